@@ -1,0 +1,42 @@
+"""KV of one run of tokens, taken out of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class KVBlock:
+    """The KV of ``T`` tokens in every layer, apart from any cache.
+
+    slots: one tensor per cache slot of the family (keys, values), each ``[L, T, H, D]``.
+    positions: int64 ``[T]``, the position ids at which the rope bands of ``slots`` stand.
+    """
+
+    slots: tuple[Tensor, ...]
+    positions: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return int(self.positions.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(s.numel() * s.element_size() for s in self.slots)
+
+    def clone(self) -> KVBlock:
+        """A copy that shares no memory: views would pin the whole cache they were cut from."""
+        return KVBlock(tuple(s.clone(memory_format=torch.contiguous_format) for s in self.slots), self.positions.clone())
+
+    def part(self, start: int, stop: int) -> KVBlock:
+        """Tokens ``start:stop`` as views."""
+        return KVBlock(tuple(s[:, start:stop] for s in self.slots), self.positions[start:stop])
+
+
+def deficit(conditioned: Sequence[Tensor], relocated: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Δ = KV(B|A) - R(δ) KV(B|∅), slot by slot, both ``[L, n, H, D]`` at the same positions."""
+    return tuple(c - r for c, r in zip(conditioned, relocated, strict=True))
