@@ -36,7 +36,7 @@ class RopeSpec:
     def __post_init__(self) -> None:
         if self.inv_freq.shape != (self.width // 2,) or self.inv_freq.dtype != torch.float64:
             raise InvalidInput(
-                got=f"inv_freq {self.inv_freq.dtype} {list(self.inv_freq.shape)} for a band of {self.width} dims",
+                got=f"inv_freq {self.inv_freq.dtype} {list(self.inv_freq.shape)}, band of {self.width} dims",
                 expected=f"torch.float64 [{self.width // 2}]",
                 do="convert the model's frequencies with .double() and pass width = 2 * len(inv_freq)",
             )

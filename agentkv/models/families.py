@@ -57,7 +57,10 @@ _ROWS: tuple[tuple[str, Any, Style | None, Status, str], ...] = (
     ("deepseek_v2", "MLA", "interleaved", "later", "latent attention: the values slot holds the rope key"),
     (
         "deepseek_v3 glm4_moe_lite minicpm3 kimi_k25",
-        *("MLA", "half", "later", "latent attention: the values slot holds the rope key"),
+        "MLA",
+        "half",
+        "later",
+        "latent attention: the values slot holds the rope key",
     ),
     ("qwen2_vl qwen2_5_vl", "GQA", "half", "later", "images with three-axis positions (chunked M-RoPE)"),
     ("qwen3_vl", "GQA", "half", "later", "images with three-axis positions and deepstack features"),
@@ -71,13 +74,19 @@ _ROWS: tuple[tuple[str, Any, Style | None, Status, str], ...] = (
     ("mistral4", "MLA", "half", "later", "the query scale depends on the position"),
     (
         "gemma3n gemma4 qwen2_5_omni molmo2 minimax_m3_vl",
-        *("GQA", "half", "later", "its layers were not proven to move"),
+        "GQA",
+        "half",
+        "later",
+        "its layers were not proven to move",
     ),
     ("deepseek_v32", "MLA", "half", "later", "indexed_attention layers: the indexer's keys turn as well"),
     ("deepseek_v4", "MLA", "half", "refused", "compressed attention layers: one row stands for many tokens"),
     (
         "mamba mamba2 jamba bamba falcon_h1 qwen3_next qwen3_5 minicpmv4_6 minicpmv4_7 kimi_linear lfm2",
-        *("recurrent", None, "refused", "recurrent layers: their state has no row per token"),
+        "recurrent",
+        None,
+        "refused",
+        "recurrent layers: their state has no row per token",
     ),
     ("falcon mpt bloom", "MHA", None, "refused", "ALiBi attention: the bias follows the cache index"),
     ("gptj", "MHA", "interleaved", "refused", "positions come from a sinusoid table"),
@@ -117,8 +126,7 @@ def _check_layers(config: Any) -> None:
         raise _refuse(
             f"layers of type {', '.join(named or odd)} in {config.model_type!r}"
             + (f" (sliding_window={window})" if window else ""),
-            do="load a checkpoint with full attention on every layer"
-            + (f", or one used below {window} tokens with sliding_window=None" if window else ""),
+            do="load a checkpoint with full attention on every layer",
         )
 
 
@@ -126,7 +134,7 @@ def _rope_type(config: Any) -> str:
     rope_type = (config.rope_parameters or {}).get("rope_type")
     if rope_type not in FIXED_ROPES:
         raise _refuse(
-            f"rope type {rope_type!r} in {config.model_type!r}, whose frequencies change with the length",
+            f"rope type {rope_type!r} in {config.model_type!r}, whose table is not known to be fixed",
             do=f"load a checkpoint whose rope type is one of {', '.join(FIXED_ROPES)}",
         )
     return rope_type

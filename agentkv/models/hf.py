@@ -1,0 +1,196 @@
+"""Load a transformers causal LM, refuse what cannot be moved, and say which model it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from agentkv.errors import InvalidInput, ModelNotFound, UnsupportedModel
+from agentkv.layout import Layout
+from agentkv.models.families import layout_of
+
+FINGERPRINT_VERSION = 1
+_SAMPLES = 256  # values hashed per parameter: a 135M model takes ~0.1 s, a changed layer cannot hide
+# Where a model lies and how it is run say nothing about the KV it computes.
+_VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"}
+_USE_EMBEDDED = "pass agentkv.models.embedded.ensure() for the embedded model"
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A causal LM in eval mode with what agentkv knows about it.
+
+    tokenizer: None when the caller brought none. fingerprint: 32 hex digits. name: for people.
+    """
+
+    model: Any
+    tokenizer: Any
+    layout: Layout
+    fingerprint: str
+    name: str
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+
+def load(
+    source: str | Path, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+) -> LoadedModel:
+    """Load model and tokenizer from a local directory or a hub id, in eval mode.
+
+    dtype: None takes fp32 on a CPU (bf16 is 2-3 times slower there) and the checkpoint's own elsewhere.
+    The config is judged before any weight is read. Raises ModelNotFound when nothing usable lies
+    there, UnsupportedModel when the cache cannot be moved.
+    """
+    device = torch.device(device)
+    path = _locate(source)
+    config = _config(path)
+    layout_of(config)
+    wanted = dtype or (torch.float32 if device.type == "cpu" else "auto")
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, config=config, dtype=wanted, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _not_found(path, f"that could not be read ({_first_line(error)})") from error
+    if info["missing_keys"]:  # transformers would go on with random weights
+        names = sorted(info["missing_keys"])
+        raise _not_found(path, f"that lacks {len(names)} weights, among them {names[0]}")
+    return wrap(model.to(device), tokenizer, name=Path(path).name if Path(path).is_dir() else path)
+
+
+def wrap(model: Any, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
+    """Take a causal LM that the caller built, with its tokenizer.
+
+    The model is not changed: it must already be in eval mode and on one device, and whether its
+    parameters require gradients stays the caller's choice. Raises InvalidInput otherwise, and
+    UnsupportedModel when the cache cannot be moved.
+    """
+    if model.training:
+        raise InvalidInput(got="a model in training mode", expected="eval mode", do="call model.eval() first")
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) != 1 or devices == ["meta"]:
+        raise InvalidInput(
+            got=f"parameters on {', '.join(devices)}",
+            expected="all parameters on one device",
+            do="load the model without device_map, then model.to(device)",
+        )
+    layout = layout_of(model.config, inv_freq=rotary_table(model))
+    name = name or getattr(model.config, "_name_or_path", "") or model.config.model_type
+    return LoadedModel(model, tokenizer, layout, fingerprint(model, tokenizer), name)
+
+
+def rotary_table(model: Any) -> Tensor:
+    """[R/2], the inverse frequencies this model rotates by, without attention scaling.
+
+    Raises UnsupportedModel, for an unknown family too: a table alone says nothing about the cache.
+    """
+    layout_of(model.config)
+    table = getattr(getattr(model.base_model, "rotary_emb", None), "inv_freq", None)
+    if not isinstance(table, Tensor):
+        raise UnsupportedModel(
+            got=f"{type(model).__name__} without rotary_emb.inv_freq on {type(model.base_model).__name__}",
+            expected="one rotary table that all layers share",
+            do="load the model with an unmodified transformers class",
+        )
+    return table
+
+
+def fingerprint(model: Any, tokenizer: Any = None) -> str:
+    """Which model computes this KV: xxh3-128 in 32 hex digits.
+
+    Covers the config, each parameter's name, shape, dtype and 256 strided values, the rotary table and
+    the tokenizer. The same weights at another path have the same fingerprint; in another dtype they do not.
+    """
+    digest = xxhash.xxh3_128()
+
+    def field(tag: str, value: bytes) -> None:
+        digest.update(f"{tag}:{len(value)}:".encode())  # the length keeps fields from running together
+        digest.update(value)
+
+    field("version", str(FINGERPRINT_VERSION).encode())
+    field("config", _canonical(_stable(model.config.to_dict())))
+    for name, parameter in sorted(model.named_parameters()):
+        field("parameter", f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        field("values", _sample(parameter))
+    field("rope", rotary_table(model).detach().to("cpu", torch.float64).numpy().tobytes())
+    field("tokenizer", _tokenizer_bytes(tokenizer))
+    return digest.hexdigest()
+
+
+def _sample(parameter: Tensor) -> bytes:
+    flat = parameter.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLES)].contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+
+def _tokenizer_bytes(tokenizer: Any) -> bytes:
+    if tokenizer is None:
+        return b""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return _canonical(tokenizer.get_vocab())
+    state = json.loads(backend.to_str())
+    # Both are switched by ordinary calls such as tokenizer(..., padding=True).
+    return _canonical({key: value for key, value in state.items() if key not in ("padding", "truncation")})
+
+
+def _stable(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _VOLATILE}
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _not_found(path: str, what: str, do: str = "") -> ModelNotFound:
+    return ModelNotFound(
+        got=f"{path!r} {what}",
+        expected="a directory written by save_pretrained (model and tokenizer) or a reachable hub id",
+        do=do or f"check the spelling, download the model again, or {_USE_EMBEDDED}",
+    )
+
+
+def _locate(source: str | Path) -> str:
+    path = Path(source).expanduser()
+    looks_local = isinstance(source, Path) or str(source).startswith(("/", "./", "../", "~"))
+    if path.is_file():
+        raise _not_found(str(source), "which is a file", do="pass the directory that holds config.json")
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise _not_found(str(source), "a directory without config.json")
+        return str(path)
+    if looks_local:
+        raise _not_found(str(source), "which does not exist")
+    return str(source)
+
+
+def _config(path: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(path)
+    except OSError as error:
+        why = f"that could not be fetched ({_first_line(error)})"
+        raise _not_found(path, why, do=f"go online, give a local directory, or {_USE_EMBEDDED}") from error
+    except (ValueError, KeyError) as error:
+        raise UnsupportedModel(
+            got=f"{path!r} whose config transformers does not know ({_first_line(error)})",
+            expected="a config.json with a known model_type",
+            do="upgrade transformers, or load another model",
+        ) from error
