@@ -1,0 +1,175 @@
+"""A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .policy import PolicyName
+from .window import Frame
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Alternative(_Frozen):
+    """What could have been done instead."""
+
+    name: str
+    ms: float
+    kl: float
+    why_not: str
+
+
+class _Op(_Frozen):
+    chunk: str
+    """Chunk id."""
+    tokens: int = Field(ge=0)
+    reason: str
+    ms: float = 0.0
+    """Predicted time of this op."""
+    kl: float = 0.0
+    """Predicted KL of the chunk; where several ops make one chunk's KV, the last carries it."""
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class _LiveOp(_Op):
+    uid: int
+
+
+class _StoreOp(_Op):
+    uid: int | None = None
+    """The placement that asked for it; None for idle work on the store."""
+
+
+class Keep(_LiveOp):
+    """Leave the rows as they are."""
+
+    op: Literal["keep"] = "keep"
+    row: int
+
+
+class Rotate(_LiveOp):
+    """Move rows and rotate their RoPE band by row - from_row. Sources are read before any row is written."""
+
+    op: Literal["rotate"] = "rotate"
+    row: int
+    from_row: int
+
+
+class Load(_LiveOp):
+    """Bring stored KV that was conditioned on exactly the antecedents of `context`, rotated to `row`."""
+
+    op: Literal["load"] = "load"
+    row: int
+    context: str
+
+
+class PlaceCanonical(_LiveOp):
+    """Bring the canonical, rotated to `row`."""
+
+    op: Literal["place_canonical"] = "place_canonical"
+    row: int
+
+
+class ApplyPatch(_LiveOp):
+    """Add the stored patch for exactly the antecedents of `context` to the canonical just placed."""
+
+    op: Literal["apply_patch"] = "apply_patch"
+    context: str
+
+
+class ApplyOrbit(_LiveOp):
+    """Add the stored patch for this set of antecedents, in whatever order, to the canonical just placed."""
+
+    op: Literal["apply_orbit"] = "apply_orbit"
+    antecedent_set: str
+
+
+class ApplyRemoval(_LiveOp):
+    """Add the stored patch that takes conditioned KV from context `before` to context `after`."""
+
+    op: Literal["apply_removal"] = "apply_removal"
+    before: str
+    after: str
+
+
+class Prefill(_LiveOp):
+    """Compute the chunk behind whatever stands in front of `row` by then."""
+
+    op: Literal["prefill"] = "prefill"
+    row: int
+
+
+class Stash(_LiveOp):
+    """Copy exact conditioned KV from `row` to the store before it is lost."""
+
+    op: Literal["stash"] = "stash"
+    row: int
+    context: str
+
+
+class Evict(_LiveOp):
+    """Give the rows up."""
+
+    op: Literal["evict"] = "evict"
+    row: int
+
+
+class FormCanonical(_StoreOp):
+    """Compute the chunk behind nothing and store it."""
+
+    op: Literal["form_canonical"] = "form_canonical"
+
+
+class FormPatch(_StoreOp):
+    """Compress stored conditioned KV minus canonical into a patch and store it."""
+
+    op: Literal["form_patch"] = "form_patch"
+    context: str
+
+
+Placing = Keep | Rotate | Load | PlaceCanonical | Prefill
+"""Every wanted chunk gets exactly one of these."""
+Applying = ApplyPatch | ApplyOrbit | ApplyRemoval
+"""Follows the placing op of the same uid."""
+Op = Annotated[
+    Placing | Applying | Stash | Evict | FormCanonical | FormPatch,
+    Field(discriminator="op"),
+]
+
+
+class Plan(_Frozen):
+    """What to do, in order, and what it is expected to cost."""
+
+    ops: tuple[Op, ...]
+    frame: Frame
+    """Start and capacity once the plan has run."""
+    policy: PolicyName
+    kl_budget: float
+    predicted_ms: float
+    predicted_kl: float
+    over_budget: bool
+    """Only a fast plan may be; it then says that balanced would have done more."""
+    base_revision: int
+    """Revision of the window it was made for; it is void for any other."""
+
+    def tokens(self) -> dict[str, int]:
+        """Tokens reused in place, rotated, patched (anything brought from the store) and recomputed."""
+        groups: dict[str, tuple[type, ...]] = {
+            "reused": (Keep,),
+            "rotated": (Rotate,),
+            "patched": (Load, PlaceCanonical),
+            "recomputed": (Prefill,),
+        }
+        return {
+            name: sum(op.tokens for op in self.ops if isinstance(op, kinds)) for name, kinds in groups.items()
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        return self.model_dump_json(indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Inverse of to_json. Raises pydantic.ValidationError for anything else."""
+        return cls.model_validate_json(text)

@@ -1,0 +1,57 @@
+"""What the store holds for a chunk. The session asks the store and passes the answer into the planner."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Resident(BaseModel):
+    """KV and corrections held for one chunk; keys come from context_key and set_key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: int = Field(default=0, ge=0)
+    """Length of the chunk. Prices idle work on chunks that are not in the window."""
+    canonical: bool = False
+    conditioned: frozenset[str] = frozenset()
+    """Contexts whose exact conditioned KV is stored."""
+    patches: frozenset[str] = frozenset()
+    """Contexts with a patch on the canonical."""
+    orbits: frozenset[str] = frozenset()
+    """Antecedent sets with a patch that serves every order of the set."""
+    removals: frozenset[str] = frozenset()
+    """Context changes, as removal_key, with a patch on the conditioned KV."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.canonical or self.conditioned or self.patches or self.orbits or self.removals)
+
+
+def removal_key(before: str, after: str) -> str:
+    """Key of a removal patch: from one context key to another."""
+    return f"{before}>{after}"
+
+
+class Residency(Protocol):
+    """A snapshot of the store; pure look-ups, no input or output."""
+
+    def of(self, chunk_id: str) -> Resident:
+        """What is held for a chunk; an empty Resident when nothing is."""
+
+    def known(self) -> Iterable[str]:
+        """Chunk ids that something is held for."""
+
+
+class FrozenResidency:
+    """A residency from a mapping, copied."""
+
+    def __init__(self, residents: Mapping[str, Resident] = MappingProxyType({})) -> None:
+        self._residents = dict(residents)
+
+    def of(self, chunk_id: str) -> Resident:
+        return self._residents.get(chunk_id, Resident())
+
+    def known(self) -> Iterable[str]:
+        return self._residents.keys()

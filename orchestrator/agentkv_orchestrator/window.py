@@ -1,0 +1,172 @@
+"""The window as a graph: chunks in order, and which of them each chunk's KV was conditioned on."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import pairwise
+
+import networkx as nx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .chunks import Chunk
+from .errors import WindowError
+
+
+class Frame(BaseModel):
+    """Where the live rows stand: contiguous from `start` in a buffer of `capacity` rows.
+
+    A row's number is its position id, so rows `start, start+1, …` carry positions `start, start+1, …`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: int = Field(ge=0)
+    capacity: int = Field(ge=0)
+
+
+class Placement(BaseModel):
+    """A chunk in the live window, and what its KV really is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uid: int
+    chunk: Chunk
+    row: int = Field(ge=0)
+    """First row, which is the position id of the first token."""
+    antecedents: tuple[str, ...]
+    """Chunk ids the tensor was conditioned on, in order. Not necessarily those in front of it now."""
+    antecedent_tokens: int = Field(ge=0)
+    """Their tokens, kept because an antecedent that left takes its length with it."""
+    exact: bool
+    """The tensor is what a forward over `antecedents` gives, to rounding."""
+    clean: bool = False
+    """Conditioned on nothing because that was asked for."""
+    roundings: int = Field(default=0, ge=0)
+    """Casts between a forward and this tensor; each rotation adds one."""
+    pinned: bool = False
+    revision: int = Field(ge=0)
+    """Window revision in which the tensor was last written."""
+
+    @model_validator(mode="after")
+    def _tokens_go_with_antecedents(self) -> "Placement":
+        if bool(self.antecedents) != bool(self.antecedent_tokens):
+            raise WindowError(
+                f"{self.antecedent_tokens} tokens for {len(self.antecedents)} antecedents",
+                "tokens if and only if there are antecedents",
+                "set antecedent_tokens to their total length",
+            )
+        return self
+
+    @property
+    def stop(self) -> int:
+        return self.row + self.chunk.length
+
+
+class WindowGraph(BaseModel):
+    """The live window: an immutable value. One chunk may be placed more than once, under different uids.
+
+    Raises WindowError when uids repeat or rows are not contiguous.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    placements: tuple[Placement, ...] = ()
+    revision: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "WindowGraph":
+        uids = [p.uid for p in self.placements]
+        if len(set(uids)) != len(uids):
+            raise WindowError(f"uids {uids}", "each uid once", "give every placement a fresh uid")
+        for a, b in pairwise(self.placements):
+            if b.row != a.stop:
+                raise WindowError(f"row {b.row} for uid {b.uid}", f"row {a.stop}", "close the gap")
+        return self
+
+    @cached_property
+    def _by_uid(self) -> dict[int, Placement]:
+        return {p.uid: p for p in self.placements}
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Edges run from antecedent to dependent, by what is in the tensors.
+
+        Where a chunk stands twice, its mentions among the antecedents are given out in window order. After
+        reorders the graph may hold cycles: A conditioned on B before, B prefilled behind A since.
+        """
+        graph = nx.DiGraph()
+        graph.add_nodes_from(self._by_uid)
+        for p in self.placements:
+            copies: dict[str, deque[int]] = defaultdict(deque)
+            for q in self.placements:
+                if q is not p:
+                    copies[q.chunk.id].append(q.uid)
+            graph.add_edges_from((copies[a].popleft(), p.uid) for a in p.antecedents if copies[a])
+        return graph
+
+    def get(self, uid: int) -> Placement | None:
+        return self._by_uid.get(uid)
+
+    @property
+    def tokens(self) -> int:
+        return sum(p.chunk.length for p in self.placements)
+
+    def in_front(self, uid: int) -> tuple[str, ...]:
+        """Chunk ids that stand before this placement now."""
+        self._require(uid)
+        ids: list[str] = []
+        for p in self.placements:
+            if p.uid == uid:
+                break
+            ids.append(p.chunk.id)
+        return tuple(ids)
+
+    def antecedents(self, uid: int) -> tuple[int, ...]:
+        """Live placements this one was conditioned on, in window order."""
+        return self._ordered(self.graph.predecessors(self._require(uid)))
+
+    def dependents(self, uid: int) -> tuple[int, ...]:
+        """Live placements that were conditioned on this one, in window order."""
+        return self._ordered(self.graph.successors(self._require(uid)))
+
+    def cascade(self, uid: int) -> tuple[int, ...]:
+        """Everything that a change to this placement reaches: dependents of dependents, in window order."""
+        return self._ordered(nx.descendants(self.graph, self._require(uid)))
+
+    def stale(self) -> tuple[int, ...]:
+        """Placements conditioned on something else than what stands in front; a clean view never is."""
+        found: list[int] = []
+        front: list[str] = []
+        for p in self.placements:
+            if not p.clean and p.antecedents != tuple(front):
+                found.append(p.uid)
+            front.append(p.chunk.id)
+        return tuple(found)
+
+    def revise(self, placements: Iterable[Placement]) -> "WindowGraph":
+        return WindowGraph(placements=tuple(placements), revision=self.revision + 1)
+
+    def to_json(self) -> str:
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> "WindowGraph":
+        """Inverse of to_json. Raises WindowError for anything else."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise WindowError(
+                f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}",
+                "the JSON of a WindowGraph",
+                "write it with to_json()",
+            ) from error
+
+    def _ordered(self, uids: Iterable[int]) -> tuple[int, ...]:
+        chosen = set(uids)
+        return tuple(p.uid for p in self.placements if p.uid in chosen)
+
+    def _require(self, uid: int) -> int:
+        if uid not in self._by_uid:
+            raise WindowError(f"uid {uid}", f"one of {sorted(self._by_uid)}", "look the uid up in placements")
+        return uid
