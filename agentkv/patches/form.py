@@ -1,0 +1,158 @@
+"""Low-rank conditioning patches (Kamera §3: form once, apply without a forward).
+
+Per layer l and cache slot s the deficit Δ = KV(B|A) - R(δ)·KV(B|∅) is an n × d matrix, d = H·D. Its
+truncated SVD Δ ≈ (UΣ)Vᵀ is the patch; one component costs n + d numbers. Scheme "energy" spends one
+byte budget over all layers and slots at once: the squared error of keeping a set of components is the
+sum of the σ² left out (Eckart & Young 1936), so taking them by σ² per byte is optimal for the whole
+cache when all components cost the same. Scheme "uniform" keeps the same rank everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from agentkv_kernels.types import Factors
+from torch import Tensor
+
+from agentkv.errors import InvalidInput, NonFinite
+from agentkv.patches.budget import Budget, pick_layers, require_rank
+from agentkv.patches.factorise import factorise
+
+Kind = Literal["conditioned", "orbit", "removal"]
+Scheme = Literal["energy", "uniform"]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What turns a chunk's relocated canonical KV into its KV behind given antecedents."""
+
+    factors: tuple[Factors | None, ...]
+    """Per cache slot; None where nothing is stored."""
+    kind: Kind
+    energy: float
+    """Share of ‖Δ‖² over all layers and slots that the patch reproduces; 1.0 for Δ = 0."""
+    shared: bool = False
+    """True when the `right` factors belong to a basis that other patches use too (basis.py)."""
+
+    def nbytes(self) -> int:
+        """Bytes this patch adds to a store; a shared basis is not counted."""
+        parts = [f for f in self.factors if f is not None]
+        return sum(f.left.nbytes + (0 if self.shared else f.right.nbytes) for f in parts)
+
+
+def deficit(conditioned: Sequence[Tensor], relocated: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Δ per slot [L, n, H, D], in fp32 (fp64 for fp64 slots).
+
+    conditioned: slots of KV(B|A). relocated: slots of KV(B|∅), their rope bands already rotated to the
+    positions of `conditioned`. Raises InvalidInput when the two do not line up.
+    """
+    if [c.shape for c in conditioned] != [r.shape for r in relocated]:
+        raise InvalidInput(
+            got=f"{[tuple(c.shape) for c in conditioned]} and {[tuple(r.shape) for r in relocated]}",
+            expected="conditioned and relocated slots of the same shapes [L, n, H, D]",
+            do="slice the same tokens of the same chunk out of both",
+        )
+    return tuple(wide(c) - wide(r) for c, r in zip(conditioned, relocated, strict=True))
+
+
+def form(
+    delta: Sequence[Tensor],
+    budget: Budget,
+    scheme: Scheme = "energy",
+    layers: float | Sequence[int] | None = None,
+    weights: Sequence[float] | None = None,
+    dtype: torch.dtype = torch.float32,
+    kind: Kind = "conditioned",
+) -> Patch:
+    """Factorise a deficit into a patch of at most the budget's bytes.
+
+    delta: per slot [L, n, H, D]; L and n are common. budget: see `Budget`. scheme: how it is spent.
+    layers: None for all, a share in (0, 1] for the deepest ones, or indices.
+    weights: per slot, multiplies σ² in the ranking of "energy"; 1 each by default.
+    dtype: storage dtype of the factors. The factorisation runs in fp32, fp64 for fp64 deltas.
+    Raises BadRank for a budget below one component, InvalidInput for slots that do not line up,
+    NonFinite for NaN or infinity.
+    """
+    flat = [x.flatten(2) for x in check(delta)]  # [L, n, d]
+    depth = flat[0].shape[0]
+    chosen = pick_layers(depth, layers)
+    picked = flat if len(chosen) == depth else [x[chosen] for x in flat]
+    limit = budget.resolve(picked, depth, dtype.itemsize)
+    parts = _by_width(picked)
+    if scheme == "uniform":
+        rank = require_rank(limit, picked, dtype.itemsize)
+        keep = [torch.arange(p.shape[1], device=p.device).expand(p.shape) < rank for _, _, p in parts]
+    else:
+        costs = [(x.shape[1] + x.shape[2]) * dtype.itemsize for x in picked]
+        keep = _rank_by_energy([p for _, _, p in parts], costs, limit, weights or [1.0] * len(parts))
+    total = sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in flat)
+    noise = torch.finfo(flat[0].dtype).eps ** 2 * total  # components below rounding would store noise
+    keep = [k & (p > noise) for k, (_, _, p) in zip(keep, parts, strict=True)]
+    kept = sum(float(p[k].sum(dtype=torch.float64)) for k, (_, _, p) in zip(keep, parts, strict=True))
+    factors = tuple(
+        _pack(left, right, k, chosen, depth, dtype) for k, (left, right, _) in zip(keep, parts, strict=True)
+    )
+    return Patch(factors, kind, min(kept / total, 1.0) if total else 1.0)
+
+
+def check(delta: Sequence[Tensor]) -> list[Tensor]:
+    """The slots in fp32 or fp64. Raises InvalidInput or NonFinite."""
+    shapes = [tuple(x.shape) for x in delta]
+    if not shapes or any(len(s) != 4 or s[:2] != shapes[0][:2] or 0 in s for s in shapes):
+        raise InvalidInput(
+            got=f"slots {shapes}",
+            expected="one non-empty [L, n, H, D] per slot, the same L and n in all",
+            do="pass what deficit() returns",
+        )
+    slots = [wide(x) for x in delta]
+    bad = [i for i, x in enumerate(slots) if not torch.isfinite(x.sum())]
+    if bad:
+        raise NonFinite(
+            got=f"NaN or infinity in slot {bad}",
+            expected="a finite deficit",
+            do="look for the forward that made it",
+        )
+    return slots
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in the dtype patches are computed in: fp64 stays, everything else becomes fp32."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _by_width(slots: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """left [l, n, p], right [l, p, d], power [l, p] per slot; slots of one width run as one batch."""
+    found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+    for d in {x.shape[2] for x in slots}:
+        same = [i for i, x in enumerate(slots) if x.shape[2] == d]
+        pieces = [t.chunk(len(same)) for t in factorise(torch.cat([slots[i] for i in same]))]
+        found.update({i: (pieces[0][k], pieces[1][k], pieces[2][k]) for k, i in enumerate(same)})
+    return [found[i] for i in range(len(slots))]
+
+
+def _rank_by_energy(
+    power: list[Tensor], costs: list[int], limit: int, weights: Sequence[float]
+) -> list[Tensor]:
+    """Masks [l, p] of the components with the most weighted σ² per byte that together fit `limit` bytes."""
+    gain = torch.cat([(p * (w / c)).flatten() for p, w, c in zip(power, weights, costs, strict=True)])
+    cost = torch.cat(
+        [torch.full_like(p, c, dtype=torch.int64).flatten() for p, c in zip(power, costs, strict=True)]
+    )
+    order = gain.argsort(descending=True)
+    mask = torch.zeros(gain.shape, dtype=torch.bool, device=gain.device)
+    mask[order] = cost[order].cumsum(0) <= limit
+    return [m.view(p.shape) for m, p in zip(mask.split([p.numel() for p in power]), power, strict=True)]
+
+
+def _pack(
+    left: Tensor, right: Tensor, keep: Tensor, layers: Sequence[int], depth: int, dtype: torch.dtype
+) -> Factors | None:
+    """Kept columns of all layers side by side, or None when there are none."""
+    if not keep.any():
+        return None
+    ranks = torch.zeros(depth, dtype=torch.int64)
+    ranks[list(layers)] = keep.sum(1).cpu()
+    offsets = torch.cat([ranks.new_zeros(1), ranks.cumsum(0)]).to(torch.int32)
+    columns = left.mT[keep].T.to(dtype).contiguous()  # [n, ΣR]
+    return Factors(columns, right[keep].to(dtype).contiguous(), offsets)
