@@ -25,11 +25,11 @@ class ShapeError(KernelError, ValueError):
 
 
 class RowIndexError(KernelError, IndexError):
-    """A destination row lies outside the slot, or is written twice. Raised before anything is written."""
+    """A destination row lies outside the slot. Raised before anything is written."""
 
     def __init__(self, got: object, rows: int, do: str) -> None:
         self.got, self.rows, self.do = got, rows, do
-        super().__init__(f"destination rows: got {got}; expected distinct rows in 0..{rows - 1}; do: {do}")
+        super().__init__(f"destination rows: got {got}; expected rows in 0..{rows - 1}; do: {do}")
 
 
 class OverlapError(KernelError, ValueError):
