@@ -1,6 +1,21 @@
 """Patches: what a chunk's KV misses when it was computed without its antecedents, in few bytes."""
 
+from agentkv.patches.apply import apply, undo
 from agentkv.patches.budget import Budget
+from agentkv.patches.depth import calibrate_depth, calibrate_effect
 from agentkv.patches.form import Patch, deficit, form
+from agentkv.patches.orbit import OrbitMean
+from agentkv.patches.removal import removal
 
-__all__ = ["Budget", "Patch", "deficit", "form"]
+__all__ = [
+    "Budget",
+    "OrbitMean",
+    "Patch",
+    "apply",
+    "calibrate_depth",
+    "calibrate_effect",
+    "deficit",
+    "form",
+    "removal",
+    "undo",
+]
