@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -10,7 +11,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 import torch
 
-from agentkv.models.hf import LoadedModel
+if TYPE_CHECKING:
+    from agentkv.models.hf import LoadedModel
 
 torch.set_num_threads(1)
 

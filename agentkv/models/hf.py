@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import xxhash
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -65,7 +66,7 @@ def load(
             path, config=config, dtype=wanted, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise _not_found(path, f"that could not be read ({_first_line(error)})") from error
     if info["missing_keys"]:  # transformers would go on with random weights
         names = sorted(info["missing_keys"])
@@ -188,9 +189,9 @@ def _config(path: str) -> Any:
     except OSError as error:
         why = f"that could not be fetched ({_first_line(error)})"
         raise _not_found(path, why, do=f"go online, give a local directory, or {_USE_EMBEDDED}") from error
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, StrictDataclassError) as error:
         raise UnsupportedModel(
-            got=f"{path!r} whose config transformers does not know ({_first_line(error)})",
-            expected="a config.json with a known model_type",
+            got=f"{path!r} whose config transformers does not accept ({_first_line(error)})",
+            expected="a consistent config.json with a known model_type",
             do="upgrade transformers, or load another model",
         ) from error

@@ -46,7 +46,9 @@ def moved(keys: Tensor, layout: Layout, delta: int) -> Tensor:
     turn = torch.polar(torch.ones(half, dtype=torch.float64), delta * spec.inv_freq)
     turned = torch.complex(band[..., :half], band[..., half:]) * turn
     result = keys.clone()
-    result[..., spec.start : spec.start + spec.width] = torch.cat((turned.real, turned.imag), -1).to(keys.dtype)
+    result[..., spec.start : spec.start + spec.width] = torch.cat((turned.real, turned.imag), -1).to(
+        keys.dtype
+    )
     return result
 
 

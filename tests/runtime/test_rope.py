@@ -61,7 +61,8 @@ def test_build_carries_layers_style_and_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "delta", [torch.tensor([1.0]), torch.tensor(3), torch.zeros(2, 2, dtype=torch.int64), torch.tensor([True])]
+    "delta",
+    [torch.tensor([1.0]), torch.tensor(3), torch.zeros(2, 2, dtype=torch.int64), torch.tensor([True])],
 )
 def test_delta_must_be_a_vector_of_whole_numbers(delta: torch.Tensor) -> None:
     with pytest.raises(InvalidInput, match=r"expected torch.int64 \[T\]"):
