@@ -83,6 +83,10 @@ class ChunkTable:
         self._digest = digest
         self._entries: dict[str, _Entry] = {}
 
+    def knows(self, chunk_id: str) -> bool:
+        """Whether an id was given out by `register`."""
+        return chunk_id in self._entries
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -21,7 +21,7 @@ class Alternative(_Frozen):
     why_not: str
 
 
-class _Op(_Frozen):
+class BaseOp(_Frozen):
     chunk: str
     """Chunk id."""
     tokens: int = Field(ge=0)
@@ -33,11 +33,11 @@ class _Op(_Frozen):
     alternatives: tuple[Alternative, ...] = ()
 
 
-class _LiveOp(_Op):
+class _LiveOp(BaseOp):
     uid: int
 
 
-class _StoreOp(_Op):
+class _StoreOp(BaseOp):
     uid: int | None = None
     """The placement that asked for it; None for idle work on the store."""
 

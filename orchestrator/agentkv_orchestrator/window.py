@@ -38,7 +38,9 @@ class Placement(BaseModel):
     antecedent_tokens: int = Field(ge=0)
     """Their tokens, kept because an antecedent that left takes its length with it."""
     exact: bool
-    """The tensor is what a forward over `antecedents` gives, to rounding."""
+    """The tensor is what a forward behind `antecedents`, as they stood then, gives, to rounding."""
+    verbatim: bool = False
+    """Bit for bit what a prefix cache would hold: computed behind only such, and not moved since."""
     clean: bool = False
     """Conditioned on nothing because that was asked for."""
     roundings: int = Field(default=0, ge=0)

@@ -1,0 +1,84 @@
+"""Why each op was chosen: as text for people, JSON for programs, mermaid for documents."""
+
+from itertools import pairwise
+from typing import Literal
+
+from .errors import PlanError
+from .plan import BaseOp, Evict, Load, Op, PlaceCanonical, Placing, Plan, Prefill, Rotate
+
+Format = Literal["text", "json", "mermaid"]
+
+
+def explain(plan: Plan, fmt: Format = "text") -> str:
+    """Write a plan out. Raises PlanError for an unknown format."""
+    if fmt == "text":
+        return _text(plan)
+    if fmt == "json":
+        return plan.to_json(indent=2)
+    if fmt == "mermaid":
+        return _mermaid(plan)
+    raise PlanError(f"format {fmt!r}", "text, json or mermaid", "pick one of them")
+
+
+def _text(plan: Plan) -> str:
+    lines = [_headline(plan)]
+    for op in plan.ops:
+        lines.append(f"  {op.op:<15} {_label(op):<14} {_rows(op):<16} {_price(op.ms, op.kl):<22} {op.reason}")
+        lines += [
+            f"  {'':<15} not {other.name} ({_price(other.ms, other.kl)}): {other.why_not}"
+            for other in op.alternatives
+        ]
+    return "\n".join(lines)
+
+
+def _headline(plan: Plan) -> str:
+    tokens = ", ".join(f"{count} {name}" for name, count in plan.tokens().items() if count)
+    over = ", OVER BUDGET" if plan.over_budget else ""
+    return (
+        f"{plan.policy}: {tokens or 'no tokens'}; {_price(plan.predicted_ms, plan.predicted_kl)} "
+        f"of {plan.kl_budget:g}{over}; window starts at row {plan.frame.start}"
+    )
+
+
+def _mermaid(plan: Plan) -> str:
+    """The new window from left to right, each chunk with what is done to it; what leaves stands apart."""
+    lines = ["flowchart LR"]
+    placing = sorted((op for op in plan.ops if isinstance(op, Placing)), key=lambda op: op.row)
+    for op in placing:
+        lines.append(
+            f'  u{op.uid}["{_label(op)}<br/>{op.op} {_rows(op)}<br/>{_price(op.ms, op.kl)}"]:::{_colour(op)}'
+        )
+    lines += [f"  u{a.uid} --> u{b.uid}" for a, b in pairwise(placing)]
+    lines += [f'  u{op.uid}(["{_label(op)}<br/>evict"]):::gone' for op in plan.ops if isinstance(op, Evict)]
+    lines += [
+        "  classDef reused fill:#d9f2d9",
+        "  classDef moved fill:#dbe8fb",
+        "  classDef stored fill:#fdf0cc",
+        "  classDef computed fill:#f9d9d6",
+        "  classDef gone fill:#eee,stroke-dasharray:4",
+    ]
+    return "\n".join(lines)
+
+
+def _colour(op: BaseOp) -> str:
+    if isinstance(op, Rotate):
+        return "moved"
+    if isinstance(op, Load | PlaceCanonical):
+        return "stored"
+    return "computed" if isinstance(op, Prefill) else "reused"
+
+
+def _label(op: Op) -> str:
+    chunk = op.chunk[:8]
+    return chunk if op.uid is None else f"{chunk}#{op.uid}"
+
+
+def _rows(op: Op) -> str:
+    if isinstance(op, Rotate):
+        return f"rows {op.from_row}→{op.row}+{op.tokens}"
+    row = getattr(op, "row", None)
+    return f"{op.tokens} tokens" if row is None else f"rows {row}+{op.tokens}"
+
+
+def _price(ms: float, kl: float) -> str:
+    return f"{ms:.4g} ms, KL {kl:.3g}"

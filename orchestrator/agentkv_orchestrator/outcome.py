@@ -1,0 +1,88 @@
+"""The window that a plan leaves: what stands where, and what it was conditioned on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .diff import Wanted
+from .errors import PlanError
+from .plan import Applying, ApplyRemoval, Keep, PlaceCanonical, Placing, Plan, Prefill, Rotate
+from .window import Placement, WindowGraph
+
+
+@dataclass(frozen=True)
+class _Front:
+    """What stands before a chunk by the time its turn comes."""
+
+    ids: tuple[str, ...] = ()
+    tokens: int = 0
+    verbatim: bool = True
+    """All of it is what a prefix cache would hold, or a clean view that was asked for."""
+    untouched: bool = True
+    """This plan wrote none of it."""
+
+    def then(self, p: Placement, op: Placing, applied: Applying | None) -> "_Front":
+        return _Front(
+            ids=(*self.ids, p.chunk.id),
+            tokens=self.tokens + p.chunk.length,
+            verbatim=self.verbatim and (p.verbatim or p.clean),
+            untouched=self.untouched and isinstance(op, Keep) and applied is None,
+        )
+
+
+def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted]) -> WindowGraph:
+    """The window once `plan` has run, one revision later.
+
+    Raises PlanError when the plan does not place a wanted chunk or keeps one that is not live.
+    """
+    placing = {op.uid: op for op in plan.ops if isinstance(op, Placing)}
+    applying = {op.uid: op for op in plan.ops if isinstance(op, Applying)}
+    front = _Front()
+    placements: list[Placement] = []
+    for w in wanted:
+        op, applied, live = placing.get(w.uid), applying.get(w.uid), graph.get(w.uid)
+        if op is None or (live is None and isinstance(op, Keep | Rotate)):
+            raise PlanError(f"nothing that places uid {w.uid}", "one op for each wanted chunk", "plan again")
+        if live is not None and isinstance(op, Keep | Rotate):
+            p = _stood(live, op, applied, front, graph.revision + 1)
+        else:
+            p = _written(w, op, applied, front, graph.revision + 1)
+        p = p.model_copy(update={"clean": w.clean, "pinned": w.pinned})
+        placements.append(p)
+        front = front.then(p, op, applied)
+    return graph.revise(placements)
+
+
+def _stood(
+    live: Placement, op: Keep | Rotate, applied: Applying | None, front: _Front, revision: int
+) -> Placement:
+    """KV that was kept or moved has the antecedents it had, unless a removal patch took some out."""
+    moved = isinstance(op, Rotate)
+    if not moved and applied is None:
+        same = live.antecedents == front.ids and front.untouched and front.verbatim
+        return live.model_copy(update={"verbatim": live.verbatim and same})
+    written: dict[str, object] = {
+        "row": op.row,
+        "roundings": live.roundings + 1,
+        "verbatim": False,
+        "revision": revision,
+    }
+    if isinstance(applied, ApplyRemoval):
+        written |= {"antecedents": front.ids, "antecedent_tokens": front.tokens, "exact": False}
+    return live.model_copy(update=written)
+
+
+def _written(w: Wanted, op: Placing, applied: Applying | None, front: _Front, revision: int) -> Placement:
+    """KV that was brought or computed. A canonical without a patch has seen nothing."""
+    bare = isinstance(op, PlaceCanonical) and applied is None
+    computed = isinstance(op, Prefill)
+    return Placement(
+        uid=w.uid,
+        chunk=w.chunk,
+        row=op.row,
+        antecedents=() if bare else front.ids,
+        antecedent_tokens=0 if bare else front.tokens,
+        exact=not isinstance(op, PlaceCanonical),
+        verbatim=computed and front.verbatim,
+        roundings=0 if computed else 1,
+        revision=revision,
+    )
