@@ -69,6 +69,10 @@ class Site:
     def context(self) -> str:
         return context_key(self.front)
 
+    def in_context(self, keys: frozenset[str]) -> bool:
+        """Something is held for this context. Most chunks hold nothing, and then nothing is hashed."""
+        return bool(keys) and self.context in keys
+
     @property
     def bare(self) -> bool:
         """The live KV has seen nothing of what stands in front of it: it is the canonical."""
@@ -128,9 +132,10 @@ def rotate(site: Site) -> Candidate | None:
 
 def removal(site: Site) -> Candidate | None:
     """Stand, and take out what the antecedents that left had put in."""
-    if site.placement is None or not site.change.lost or site.change.gained or site.change.reordered:
+    change, live = site.change, site.placement
+    if live is None or not change.lost or change.gained or change.reordered or not site.resident.removals:
         return None
-    before = context_key(site.placement.antecedents)
+    before = context_key(live.antecedents)
     if removal_key(before, site.context) not in site.resident.removals:
         return None
     standing = keep(site) or rotate(site)
@@ -145,7 +150,7 @@ def removal(site: Site) -> Candidate | None:
 
 def load(site: Site) -> Candidate | None:
     """Bring KV that was conditioned on exactly this context."""
-    if site.context not in site.resident.conditioned:
+    if not site.in_context(site.resident.conditioned):
         return None
     reason = f"exact KV is stored behind these {_count(site.front)}"
     return Candidate((site.step(Load, "load", reason, row=site.row, context=site.context),))
@@ -153,7 +158,7 @@ def load(site: Site) -> Candidate | None:
 
 def patch(site: Site) -> Candidate | None:
     """Canonical and the patch for exactly this context."""
-    if not site.resident.canonical or site.context not in site.resident.patches:
+    if not site.resident.canonical or not site.in_context(site.resident.patches):
         return None
     kl = site.weight * site.costs.kl.patch
     reason = f"a patch is stored for these {_count(site.front)} in this order"
@@ -163,8 +168,10 @@ def patch(site: Site) -> Candidate | None:
 
 def orbit(site: Site) -> Candidate | None:
     """Canonical and the patch that serves every order of these antecedents."""
+    if not site.resident.canonical or not site.resident.orbits:
+        return None
     key = set_key(site.front)
-    if not site.resident.canonical or key not in site.resident.orbits:
+    if key not in site.resident.orbits:
         return None
     kl = site.weight * site.costs.kl.orbit
     reason = f"a patch is stored for these {_count(site.front)} in any order"

@@ -13,6 +13,7 @@ from .cost import CostTable
 from .diff import Wanted, diff
 from .errors import WindowError
 from .layout import Layout, lay_out
+from .outcome import after
 from .plan import (
     Alternative,
     ApplyRemoval,
@@ -30,6 +31,8 @@ from .plan import (
 from .policy import Policy
 from .residency import Residency
 from .window import Frame, WindowGraph
+
+__all__ = ["after", "make_plan", "plan_settle"]
 
 
 def make_plan(
