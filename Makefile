@@ -9,7 +9,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first interpreter that is new enough; empty when there is none.
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 # More arguments for pip, e.g. PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for a torch without CUDA.
 PIP_ARGS ?=
 
@@ -29,7 +31,7 @@ test: setup ## Run the fast tests
 
 bench: setup ## Measure the operations
 	@echo "Running the benchmarks"
-	@$(BIN)/agentkv bench
+	@$(BIN)/python -m bench
 
 lint: $(STAMP) ## Check style, types and import directions
 	@echo "ruff check" && $(BIN)/ruff check .
@@ -42,8 +44,8 @@ model: $(STAMP)
 	@$(BIN)/python -c "from agentkv.models.embedded import ensure; ensure()"
 
 $(STAMP): pyproject.toml constraints/cpu.txt
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "Found $$("$(PYTHON)" --version 2>&1 || echo no python3); Python 3.11 or later is needed." >&2; \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Found $$(python3 --version 2>/dev/null || echo no python3) and PYTHON='$(PYTHON)'; Python 3.11 or later is needed." >&2; \
 		echo "Install it (Debian: apt-get install python3.11 python3.11-venv), or run: make PYTHON=/path/to/python3.11" >&2; \
 		exit 1; }
 	@test -x $(BIN)/python || { \
@@ -53,5 +55,5 @@ $(STAMP): pyproject.toml constraints/cpu.txt
 		echo "Install its venv module (Debian: apt-get install python3-venv) and run make again." >&2; \
 		rm -rf $(VENV); exit 1; }
 	@echo "Installing agentkv and its pinned dependencies (some minutes the first time)"
-	@$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints/cpu.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq $(PIP_ARGS) -c constraints/cpu.txt -e '.[dev]'
 	@touch $@
