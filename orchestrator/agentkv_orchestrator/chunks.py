@@ -107,6 +107,6 @@ class ChunkTable:
 
     def ids(self, chunk_id: str) -> Ids:
         """Tokens of a registered chunk, int64 [n], read-only. Raises ChunkError for an unknown id."""
-        if chunk_id not in self._entries:
+        if not self.knows(chunk_id):
             raise ChunkError(f"chunk {chunk_id}", "a registered chunk", "register its tokens first")
         return self._entries[chunk_id].ids

@@ -65,24 +65,27 @@ def make_plan(
     return _write([*stashes, *_evictions(graph, wanted), *_fused(steps, costs)], layout.frame, policy, graph)
 
 
-def plan_settle(
-    graph: WindowGraph, residency: Residency, policy: Policy, costs: CostTable, frame: Frame
-) -> Plan:
-    """Idle work on the store, moving no row: a patch for each stored conditioned block that lacks one."""
+def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs: CostTable) -> Plan:
+    """Idle work on the store: a patch for each stored conditioned block that lacks one. No row moves.
+
+    The plan's frame holds the live rows and nothing more.
+    """
     ops: list[Op] = []
-    nothing_in_front = context_key(())
+    lengths = {p.chunk.id: p.chunk.length for p in graph.placements}
     for chunk_id in sorted(residency.known()):
         held = residency.of(chunk_id)
-        contexts = sorted(held.conditioned - held.patches - {nothing_in_front})
+        contexts = sorted(held.conditioned - held.patches - {context_key(())})
+        tokens = lengths.get(chunk_id, held.tokens)
         if contexts and not held.canonical:
-            ms = round(costs.time("form_canonical", held.tokens), 4)
+            ms = round(costs.time("form_canonical", tokens), 4)
             reason = "its patches need a canonical and none is stored"
-            ops.append(FormCanonical(chunk=chunk_id, tokens=held.tokens, reason=reason, ms=ms))
+            ops.append(FormCanonical(chunk=chunk_id, tokens=tokens, reason=reason, ms=ms))
         for context in contexts:
-            ms = round(costs.time("form_patch", held.tokens), 4)
+            ms = round(costs.time("form_patch", tokens), 4)
             reason = "exact KV is stored for this context and no patch"
-            ops.append(FormPatch(chunk=chunk_id, tokens=held.tokens, context=context, reason=reason, ms=ms))
-    return _write(ops, frame, policy, graph)
+            ops.append(FormPatch(chunk=chunk_id, tokens=tokens, context=context, reason=reason, ms=ms))
+    start = graph.placements[0].row if graph.placements else 0
+    return _write(ops, Frame(start=start, capacity=start + graph.tokens), policy, graph)
 
 
 def _sites(

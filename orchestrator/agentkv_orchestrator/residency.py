@@ -13,7 +13,7 @@ class Resident(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: int = Field(default=0, ge=0)
-    """Length of the chunk. Prices idle work on chunks that are not in the window."""
+    """Length of the chunk, 0 where the store cannot tell. Prices idle work on chunks out of the window."""
     canonical: bool = False
     conditioned: frozenset[str] = frozenset()
     """Contexts whose exact conditioned KV is stored."""
