@@ -140,8 +140,8 @@ def test_every_other_row_is_refused_with_its_reason(model_type: str) -> None:
     assert FAMILIES[model_type].reason
     with pytest.raises(UnsupportedModel) as caught:
         family_of(SimpleNamespace(model_type=model_type))
-    assert FAMILIES[model_type].reason in caught.value.got
-    assert "llama" in caught.value.expected
+    assert FAMILIES[model_type].reason in str(caught.value)
+    assert "among llama" in str(caught.value)
     assert caught.value.do
 
 
