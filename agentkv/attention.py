@@ -8,6 +8,7 @@ themselves are causal. The two partial results meet in a log-sum-exp merge (Dao 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from agentkv.errors import UnsupportedModel
 
 NAME = "agentkv"
+RUNS = "agentkv_runs"
 
 
 def partial_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
@@ -55,6 +57,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out.to(q.dtype)
 
 
+def attend_runs(q: Tensor, k: Tensor, v: Tensor, scale: float, runs: Sequence[tuple[int, int]]) -> Tensor:
+    """Several runs of new tokens in one forward, each seeing the rows in front of it and nothing behind.
+
+    runs: (tokens, end) in order; the run's own keys are ``k[..., end - tokens : end, :]``. Since every run's fresh
+    keys are in ``k`` before any of them attends, a later run sees what an earlier one just computed: the result is
+    that of one forward per run, at the cost of one. q ``[1, Hq, ΣT, D]``; returns the same shape.
+    """
+    parts, done = [], 0
+    for tokens, end in runs:
+        parts.append(attend(q[:, :, done : done + tokens], k[:, :, :end], v[:, :, :end], scale))
+        done += tokens
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
 def _per_query_head(x: Tensor, group: int) -> Tensor:
     """``[1, H, T, D]`` seen as ``[1, H*group, T, D]``: only the new tokens, so that the copy is small."""
     return x if group == 1 else x.repeat_interleave(group, dim=1)
@@ -70,7 +86,16 @@ def attention_function(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The entry for transformers' attention interface; returns (``[1, T, Hq, D]``, None)."""
+    """The entry for transformers' attention interface; returns (``[1, T, Hq, D]``, None).
+
+    kwargs carries ``agentkv_runs``, from `Runner.run` through the model: see `attend_runs`.
+    """
+    if RUNS not in kwargs:
+        raise UnsupportedModel(
+            got=f"{type(module).__name__}, which does not pass keyword arguments on to its attention",
+            expected="a model whose layers hand them through",
+            do="use a model that `agentkv models` lists as exact",
+        )
     for name in ("sliding_window", "softcap", "s_aux"):
         if kwargs.get(name) is not None:
             raise UnsupportedModel(
@@ -85,4 +110,4 @@ def attention_function(
             do="run one window per forward",
         )
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    return attend(query, key, value, scale).transpose(1, 2), None
+    return attend_runs(query, key, value, scale, kwargs[RUNS]).transpose(1, 2), None

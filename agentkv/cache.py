@@ -7,14 +7,14 @@ side is smaller instead of the whole window.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from agentkv.kv import KVBlock
-from agentkv.models.families import Layout
+from agentkv.layout import Layout
 
 
 class WindowKV:
@@ -83,75 +83,88 @@ class WindowKV:
         self.start = self.end = 0
         self._sharers = [1]
 
-    def at(self, row: int) -> Cache:
-        """transformers' view: tokens are written from ``row`` on and see the rows ``start:row`` in front."""
-        return Cache(layers=[_LiveLayer(self, layer, row) for layer in range(self.layout.layers)])
+    def live(self) -> LiveCache:
+        """transformers' view of these rows."""
+        return LiveCache(self)
+
+
+class Run(NamedTuple):
+    """Neighbouring tokens to run through the model: int64 ids ``[T]`` for rows ``row : row + T``."""
+
+    row: int
+    ids: Tensor
+
+
+class LiveCache(Cache):
+    """Writes new tokens into the rows of a window and shows them with everything in front.
+
+    runs: where the tokens of the next forward go; `Runner.run` sets it.
+    """
+
+    def __init__(self, kv: WindowKV) -> None:
+        self.kv, self.runs = kv, tuple[Run, ...]()
+        super().__init__(layers=[_LiveLayer(self, layer) for layer in range(kv.layout.layers)])
+
+    def ends(self) -> list[tuple[int, int]]:
+        """(tokens, end) of every run, counted from the first live row."""
+        return [(len(run.ids), run.row + len(run.ids) - self.kv.start) for run in self.runs]
 
 
 class _LiveLayer(CacheLayerMixin):
-    """One layer of `WindowKV.at`: writes new rows in place and returns views, never a concatenation."""
+    """One layer of a `LiveCache`: new rows in place, views out, never a concatenation."""
 
     is_sliding = False
 
-    def __init__(self, kv: WindowKV, layer: int, row: int) -> None:
+    def __init__(self, cache: LiveCache, layer: int) -> None:
         super().__init__()
-        self.kv, self.layer, self.row, self.filled = kv, layer, row, row
+        self.cache, self.layer = cache, layer
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         return None
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Both ``[1, H, T, D]``; returns all rows up to the new ones as ``[1, H, P+T, D]`` views."""
-        first, last = self.filled, self.filled + key_states.shape[-2]
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Both ``[1, H, ΣT, D]``, run after run; returns all rows up to the last run's end, ``[1, H, N, D]`` views."""
+        kv, runs = self.cache.kv, self.cache.runs
         views = []
-        for slot, new in zip(self.kv.slots, (key_states, value_states), strict=True):
-            rows = slot[self.layer]  # [capacity, H, D]
-            rows[first:last] = new[0].transpose(0, 1)
-            views.append(rows[self.kv.start : last].transpose(0, 1).unsqueeze(0))
-        self.filled = last
+        for slot, new in zip(kv.slots, (key_states, value_states), strict=True):
+            rows, fresh, done = slot[self.layer], new[0].transpose(0, 1), 0  # [capacity, H, D], [ΣT, H, D]
+            for run in runs:
+                rows[run.row : run.row + len(run.ids)] = fresh[done : done + len(run.ids)]
+                done += len(run.ids)
+            last = runs[-1].row + len(runs[-1].ids)
+            views.append(rows[kv.start : last].transpose(0, 1).unsqueeze(0))
         return views[0], views[1]
 
     def get_seq_length(self) -> int:
-        return self.filled - self.kv.start
+        return self.cache.runs[0].row - self.cache.kv.start
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        return self.kv.capacity - self.kv.start
+        return self.cache.kv.capacity - self.cache.kv.start
 
 
-class Overlay(CacheLayerMixin):
-    """A layer that reads rows ``start:row`` of a window and keeps new tokens to itself (nothing is written back).
+class Overlay(Cache):
+    """Starts as the rows of a window in front of ``row`` and keeps new tokens to itself: audits write nothing back."""
 
-    For questions that must not change the window (audit).
-    """
+    def __init__(self, kv: WindowKV, row: int) -> None:
+        self.runs = tuple[Run, ...]()
+        super().__init__(layers=[_OverlayLayer(kv, layer, row) for layer in range(kv.layout.layers)])
 
-    is_sliding = False
+    def ends(self) -> list[tuple[int, int]]:
+        """As `LiveCache.ends`; one run, which follows what is there."""
+        (run,) = self.runs
+        return [(len(run.ids), self.layers[0].get_seq_length() + len(run.ids))]
+
+
+class _OverlayLayer(DynamicLayer):
+    """transformers' growing layer, filled with views to begin with: its first update copies."""
 
     def __init__(self, kv: WindowKV, layer: int, row: int) -> None:
         super().__init__()
-        self.parts = [s[layer, kv.start : row].transpose(0, 1).unsqueeze(0) for s in kv.slots]  # [1, H, P, D]
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        return None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.parts = [torch.cat([p, n], dim=-2) for p, n in zip(self.parts, (key_states, value_states), strict=True)]
-        return self.parts[0], self.parts[1]
-
-    def get_seq_length(self) -> int:
-        return self.parts[0].shape[-2]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.get_seq_length() + query_length, 0
-
-    def get_max_length(self) -> int:
-        return -1
-
-
-def overlay(kv: WindowKV, row: int) -> Cache:
-    """A cache that starts as the rows in front of ``row`` and never touches them."""
-    return Cache(layers=[Overlay(kv, layer, row) for layer in range(kv.layout.layers)])
+        self.keys, self.values = (s[layer, kv.start : row].transpose(0, 1).unsqueeze(0) for s in kv.slots)
+        self.dtype, self.device, self.is_initialized = kv.dtype, kv.device, True

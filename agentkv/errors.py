@@ -81,3 +81,7 @@ class BrokenModelCache(AgentKVError):
 
 class ClosedError(AgentKVError):
     """A call on a window, a store or an engine that was closed."""
+
+
+class Busy(AgentKVError):
+    """An edit in the middle of an answer that is still being streamed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,13 +29,10 @@ class KVBlock:
 
     def clone(self) -> KVBlock:
         """A copy that shares no memory: views would pin the whole cache they were cut from."""
-        return KVBlock(tuple(s.clone(memory_format=torch.contiguous_format) for s in self.slots), self.positions.clone())
+        return KVBlock(
+            tuple(s.clone(memory_format=torch.contiguous_format) for s in self.slots), self.positions.clone()
+        )
 
     def part(self, start: int, stop: int) -> KVBlock:
         """Tokens ``start:stop`` as views."""
         return KVBlock(tuple(s[:, start:stop] for s in self.slots), self.positions[start:stop])
-
-
-def deficit(conditioned: Sequence[Tensor], relocated: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Δ = KV(B|A) - R(δ) KV(B|∅), slot by slot, both ``[L, n, H, D]`` at the same positions."""
-    return tuple(c - r for c, r in zip(conditioned, relocated, strict=True))

@@ -36,6 +36,7 @@ class Patch:
     shared: bool = False
     """True when the `right` factors belong to a basis that other patches use too (basis.py)."""
 
+    @property
     def nbytes(self) -> int:
         """Bytes this patch adds to a store; a shared basis is not counted."""
         parts = [f for f in self.factors if f is not None]

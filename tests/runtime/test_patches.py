@@ -94,16 +94,16 @@ def test_the_byte_budget_is_never_exceeded(name, scheme, dtype, rank):
     shapes = SHAPES[name]
     patch = form(spread(shapes), Budget(rank=rank), scheme, dtype=dtype)
     cost = sum(layers * (n + h * d) for layers, n, h, d in shapes) * dtype.itemsize
-    assert 0 < patch.nbytes() <= rank * cost
-    assert patch.nbytes() == sum(f.left.nbytes + f.right.nbytes for f in patch.factors if f is not None)
+    assert 0 < patch.nbytes <= rank * cost
+    assert patch.nbytes == sum(f.left.nbytes + f.right.nbytes for f in patch.factors if f is not None)
 
 
 def test_a_byte_budget_and_a_page_share_mean_the_same_bytes():
     delta = spread(SHAPES["gqa"])
     page = sum(x.numel() for x in delta) * 4
     by_share, by_bytes = form(delta, Budget(share=0.25)), form(delta, Budget(nbytes=page // 4))
-    assert by_share.nbytes() == by_bytes.nbytes() <= page / 4
-    assert form(delta, Budget(share=0.25, page_itemsize=2)).nbytes() <= page / 8
+    assert by_share.nbytes == by_bytes.nbytes <= page / 4
+    assert form(delta, Budget(share=0.25, page_itemsize=2)).nbytes <= page / 8
 
 
 def test_energy_is_the_share_of_the_squared_deficit_that_the_factors_reproduce():
@@ -117,8 +117,8 @@ def test_energy_is_the_share_of_the_squared_deficit_that_the_factors_reproduce()
 def test_energy_beats_a_uniform_rank_at_equal_bytes(rank):
     delta = spread(SHAPES["gqa"])
     uniform = form(delta, Budget(rank=rank), "uniform")
-    energy = form(delta, Budget(nbytes=uniform.nbytes()))
-    assert energy.nbytes() <= uniform.nbytes()
+    energy = form(delta, Budget(nbytes=uniform.nbytes))
+    assert energy.nbytes <= uniform.nbytes
     assert energy.energy > uniform.energy + 1e-3
 
 
@@ -135,7 +135,7 @@ def test_slot_weights_move_bytes_to_that_slot():
     delta = spread(SHAPES["gqa"])
     plain, keyed = form(delta, Budget(rank=3)), form(delta, Budget(rank=3), weights=(100.0, 1.0))
     assert keyed.factors[0].right.shape[0] > plain.factors[0].right.shape[0]
-    assert keyed.nbytes() <= plain.nbytes()
+    assert keyed.nbytes <= plain.nbytes
 
 
 @pytest.mark.parametrize("scheme", ["energy", "uniform"])
@@ -146,7 +146,7 @@ def test_only_the_named_layers_are_patched(scheme):
     for factors in half.factors:
         assert factors.offsets[:4].tolist() == [0, 0, 0, 0]
         assert factors.offsets[-1] > 0
-    assert half.nbytes() == named.nbytes()
+    assert half.nbytes == named.nbytes
     assert half.energy == pytest.approx(named.energy)
 
 
@@ -154,7 +154,7 @@ def test_a_zero_deficit_stores_nothing():
     zero = tuple(torch.zeros(s) for s in SHAPES["gqa"])
     patch = form(zero, Budget(rank=4))
     assert patch == Patch((None, None), "conditioned", 1.0)
-    assert patch.nbytes() == 0
+    assert patch.nbytes == 0
     block = KVBlock(spread(SHAPES["gqa"], dtype=torch.float32), torch.arange(24))
     for got, was in zip(apply(block, patch).slots, block.slots, strict=True):
         assert torch.equal(got, was)
@@ -244,7 +244,7 @@ def test_a_shared_basis_is_not_counted_as_the_bytes_of_a_patch():
         pool.add(spread(SHAPES["odd"], seed))
     patch = pool.basis(2).project(spread(SHAPES["odd"], 9))
     assert patch.shared
-    assert patch.nbytes() == 2 * (2 * 5) * 13 * 4  # rank, slots x layers, tokens, bytes
+    assert patch.nbytes == 2 * (2 * 5) * 13 * 4  # rank, slots x layers, tokens, bytes
     assert 0 < patch.energy < 1
 
 

@@ -1,0 +1,131 @@
+"""The truth about a window: re-prefill it from nothing and compare."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from agentkv import rules
+from agentkv.cache import Overlay, Run, WindowKV
+from agentkv.errors import InvalidInput
+from agentkv.handles import Handle
+
+if TYPE_CHECKING:
+    from agentkv.window import Window
+
+
+@dataclass(frozen=True)
+class Blame:
+    """How much of the error is gone when this message's KV alone is made exact (nats; may be negative)."""
+
+    handle: Handle
+    tokens: int
+    kl_saved: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """KL(re-prefill ‖ window) of the next token, in nats, over the tokens of a question; greedy agreement after it.
+
+    kl: mean over the question's tokens. agreement: share of the re-prefill's greedy tokens that the window repeats
+    before the first difference. blame: messages in front of the question, worst first (empty when not asked for).
+    """
+
+    kl: float
+    kl_per_token: tuple[float, ...]
+    agreement: float
+    tokens: int
+    reprefill_ms: float
+    window_ms: float
+    blame: tuple[Blame, ...] = field(default=())
+
+    def __str__(self) -> str:
+        lines = [
+            f"KL(re-prefill ‖ window) {self.kl:.4g} nats over {len(self.kl_per_token)} tokens, "
+            f"greedy agreement {self.agreement:.0%}, window of {self.tokens} tokens",
+            f"re-prefill {self.reprefill_ms:.0f} ms, the question over the window {self.window_ms:.0f} ms",
+        ]
+        lines += [f"  {b.kl_saved:+.4g} nats from {b.handle!r}" for b in self.blame]
+        return "\n".join(lines)
+
+
+def divergence(reference: Tensor, other: Tensor) -> Tensor:
+    """KL(reference ‖ other) per row of logits ``[T, vocab]``, in nats, computed in fp64; returns ``[T]``."""
+    p, q = reference.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1).clamp_min(0.0)
+
+
+def audit(window: Window, question: Handle | None, new_tokens: int, attribute: bool) -> Audit:
+    """See `Window.audit`. Raises InvalidInput when nothing stands in front of the question."""
+    engine, ids = window.engine, torch.as_tensor(window.ids(), device=window.kv.device)
+    first, last = _span(window, question)
+    asked = ids[first - window.kv.start : last - window.kv.start]
+    since = time.perf_counter()
+    exact = engine.backend.new_kv(max(1, last - window.kv.start))
+    exact.end = last - window.kv.start
+    truth = engine.runner.run([Run(0, ids[: exact.end])], exact.live(), keep=len(asked))
+    reprefill_ms = (time.perf_counter() - since) * 1e3
+    since = time.perf_counter()
+    seen = Overlay(window.kv, first)
+    found = engine.runner.run([Run(first, asked)], seen, keep=len(asked))
+    window_ms = (time.perf_counter() - since) * 1e3
+    kl = divergence(truth, found)
+    agreement = _agreement(window, Overlay(exact, exact.end), exact.end, truth, seen, last, found, new_tokens)
+    blame = _blame(window, exact, asked, first, truth, float(kl.mean())) if attribute else ()
+    return Audit(float(kl.mean()), tuple(kl.tolist()), agreement, exact.end, reprefill_ms, window_ms, blame)
+
+
+def _span(window: Window, question: Handle | None) -> tuple[int, int]:
+    """Rows of the question: its message, or the last one."""
+    entry = rules.live(window.content, question) if question else None
+    live = window.content.live()
+    if entry is None and live:
+        entry = live[-1]
+    rows = {p.uid: p for p in window.graph.placements}
+    if entry is None or rows[entry.parts[0][0]].row == window.kv.start:
+        raise InvalidInput(
+            got="a question with nothing in front of it",
+            expected="at least two messages",
+            do="append a question",
+        )
+    return rows[entry.parts[0][0]].row, rows[entry.parts[-1][0]].stop
+
+
+def _agreement(
+    window: Window, exact: Overlay, at: int, truth: Tensor, seen: Overlay, row: int, found: Tensor, count: int
+) -> float:
+    """Share of ``count`` greedy tokens that both say before they first differ. Both caches end with the question."""
+    run, device = window.engine.runner.run, window.kv.device
+    for said in range(count):
+        token = int(truth[-1].argmax())
+        if token != int(found[-1].argmax()):
+            return said / count
+        step = torch.tensor([token], device=device)
+        truth = run([Run(at + said, step)], exact, keep=1)
+        found = run([Run(row + said, step)], seen, keep=1)
+    return 1.0
+
+
+def _blame(
+    window: Window, exact: WindowKV, asked: Tensor, first: int, truth: Tensor, total: float
+) -> tuple[Blame, ...]:
+    """Put one message's exact KV into a copy of the window at a time, and see how much of the error it takes along."""
+    backend, run, start = window.engine.backend, window.engine.runner.run, window.kv.start
+    rows = {p.uid: p for p in window.graph.placements}
+    copy = window.kv.fork()
+    copy.own()
+    found: list[Blame] = []
+    for entry in window.content.live():
+        a, b = rows[entry.parts[0][0]].row, rows[entry.parts[-1][0]].stop
+        if b > first:
+            continue
+        kept = backend.read(copy, a, b)
+        backend.place(copy, a, exact.view(a - start, b - start))
+        kl = float(divergence(truth, run([Run(first, asked)], Overlay(copy, first), keep=len(asked))).mean())
+        backend.place(copy, a, kept)
+        found.append(Blame(entry.handle, b - a, total - kl))
+    return tuple(sorted(found, key=lambda blame: -blame.kl_saved))

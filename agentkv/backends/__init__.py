@@ -1,0 +1,1 @@
+"""Things that can carry out a plan."""

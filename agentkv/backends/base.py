@@ -1,0 +1,46 @@
+"""What a plan needs done. A backend decides nothing: it reads, writes and runs what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from agentkv.cache import WindowKV
+from agentkv.inputs import Ids
+from agentkv.kv import KVBlock
+from agentkv.layout import Layout
+from agentkv.patches import Patch
+
+
+class Backend(Protocol):
+    """The verbs of the executor. ``kv`` is always changed in place."""
+
+    name: str
+    layout: Layout
+
+    def new_kv(self, capacity: int) -> WindowKV:
+        """Rows for an empty window."""
+        ...
+
+    def read(self, kv: WindowKV, first: int, last: int) -> KVBlock:
+        """A private copy of rows ``first:last``."""
+        ...
+
+    def place(self, kv: WindowKV, row: int, block: KVBlock, patch: Patch | None = None) -> None:
+        """Write ``R(δ) block + patch`` to the rows from ``row`` on, δ = row - where the block stands."""
+        ...
+
+    def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
+        """Run (row, ids) in one forward, each run behind the rows in front of it; logits ``[keep, vocab]`` of the
+        last ``keep`` tokens."""
+        ...
+
+    def canonical(self, ids: Ids) -> KVBlock:
+        """KV(B|∅): one forward of the chunk behind the engine's fixed sink alone."""
+        ...
+
+    def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
+        """The patch that turns the relocated canonical into ``conditioned``."""
+        ...

@@ -1,0 +1,75 @@
+"""The tensor backend: kernels for edits, the model for forwards. ``TritonBackend`` differs in its kernels only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from agentkv_kernels.registry import pick
+from torch import Tensor
+
+from agentkv.cache import Run, WindowKV
+from agentkv.forward import Runner
+from agentkv.inputs import Ids
+from agentkv.kv import KVBlock
+from agentkv.layout import Layout
+from agentkv.patches import Budget, Patch, deficit, form
+
+
+class TorchBackend:
+    """Edits with torch, on any device.
+
+    sink: ids that stand in front of every canonical (they carry the attention sink, so that no chunk grows its own).
+    budget: bytes of a patch.
+    """
+
+    name = "torch"
+
+    def __init__(self, runner: Runner, layout: Layout, sink: Ids, budget: Budget) -> None:
+        parameter = next(runner.model.parameters())
+        self.runner, self.layout, self.budget = runner, layout, budget
+        self.dtype, self.device = parameter.dtype, parameter.device
+        self.sink = sink
+        self._sink_kv: KVBlock | None = None
+        self._place = pick("place", self.device, backend=self.name)
+
+    def new_kv(self, capacity: int) -> WindowKV:
+        return WindowKV(self.layout, capacity, self.dtype, self.device)
+
+    def read(self, kv: WindowKV, first: int, last: int) -> KVBlock:
+        return kv.view(first, last).clone()
+
+    def place(self, kv: WindowKV, row: int, block: KVBlock, patch: Patch | None = None) -> None:
+        delta = torch.arange(row, row + block.tokens, device=self.device) - block.positions  # [T]
+        turning = self.layout.ropes(delta, torch.float64 if self.dtype == torch.float64 else torch.float32)
+        ropes = turning if bool(delta.any()) else tuple(None for _ in turning)
+        factors = patch.factors if patch else tuple(None for _ in block.slots)
+        self._place(kv.slots, row, block.slots, ropes, factors)
+
+    def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
+        tensors = [Run(row, torch.tensor(ids, device=self.device)) for row, ids in runs]
+        return self.runner.run(tensors, kv.live(), keep)
+
+    def canonical(self, ids: Ids) -> KVBlock:
+        first = len(self.sink)
+        kv = self.new_kv(first + len(ids))
+        kv.end = first + len(ids)
+        if first:
+            self.place(kv, 0, self._sink())
+        self.prefill(kv, [(first, ids)], keep=0)
+        return kv.view(first, kv.end).clone()
+
+    def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
+        relocated = self.new_kv(conditioned.tokens)
+        first = int(conditioned.positions[0])
+        still = KVBlock(canonical.slots, canonical.positions - first)  # the same δ, in rows from 0
+        self.place(relocated, 0, still)
+        return form(deficit(conditioned.slots, relocated.slots), self.budget)
+
+    def _sink(self) -> KVBlock:
+        if self._sink_kv is None:
+            kv = self.new_kv(len(self.sink))
+            kv.end = len(self.sink)
+            self.prefill(kv, [(0, self.sink)], keep=0)
+            self._sink_kv = kv.view(0, kv.end)
+        return self._sink_kv

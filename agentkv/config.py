@@ -1,0 +1,26 @@
+"""Settings of an engine. Unknown keys raise."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EngineConfig(BaseModel):
+    """What an engine is built with; every field has a default that works."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Literal["auto", "torch", "triton"] = "auto"
+    """"auto": triton on a CUDA device, torch elsewhere."""
+    patch_rank: int = Field(default=32, ge=1)
+    """Bytes of a patch, as those of a patch of this rank in every layer and slot."""
+    store_bytes: int = Field(default=2 << 30, ge=1)
+    """Byte budget of the in-memory store that the engine makes when none is given."""
+    chat_template: bool = True
+    """Wrap appended text in the markers of the model's chat template."""
+    sink_text: str | None = None
+    """Text in front of every canonical; by default the head of a system message, or BOS, or a line of text."""
+    first_rows: int = Field(default=1024, ge=64)
+    """Rows a new window starts with; it grows by itself."""

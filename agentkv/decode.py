@@ -1,0 +1,235 @@
+"""Answers: the decode loop, and how an answer becomes a chunk of the window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from agentkv_orchestrator.chunks import Chunk
+from agentkv_orchestrator.plan import Prefill
+from agentkv_orchestrator.window import Placement, WindowGraph
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+
+from agentkv import rules
+from agentkv.cache import Run
+from agentkv.errors import EmptyChunk
+from agentkv.handles import Entry, Handle
+from agentkv.inputs import Ids
+
+if TYPE_CHECKING:
+    from agentkv.window import Window
+
+
+class Sampling(BaseModel):
+    """How tokens are chosen. Greedy by default; unknown names raise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_new_tokens: int = Field(default=128, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    """0: greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int | None = None
+    stop: bool = True
+    """End at the model's end-of-message token."""
+
+    def chooser(self, device: torch.device) -> Callable[[Tensor], int]:
+        """A function from logits ``[1, vocab]`` to the next token."""
+        if self.temperature == 0:
+            return lambda logits: int(logits.argmax())
+        generator = torch.Generator(device=device)
+        if self.seed is not None:
+            generator.manual_seed(self.seed)
+        heat, nucleus = TemperatureLogitsWarper(self.temperature), TopPLogitsWarper(self.top_p)
+
+        def choose(logits: Tensor) -> int:
+            weights = nucleus(None, heat(None, logits)).softmax(-1)
+            return int(torch.multinomial(weights, 1, generator=generator))
+
+        return choose
+
+
+@dataclass
+class Timing:
+    """Of the last answer: ms from the call to the first token, then ms and number of tokens after it."""
+
+    ttft_ms: float = 0.0
+    decode_ms: float = 0.0
+    tokens: int = 0
+
+
+def answer(window: Window, prompt: str | None, sampling: Sampling) -> Generator[str, None, None]:
+    """Append the prompt, commit, decode. Yields text as soon as its tokens spell whole characters.
+
+    Whatever was decoded is in the window afterwards, also when the caller stops early or an error is raised
+    between two tokens. Raises TooLong when the longest answer would not fit (nothing is appended then).
+    """
+    decoding = _Decoding(window, prompt, sampling)
+    try:
+        yield from decoding.pieces()
+    finally:
+        decoding.close()
+
+
+class _Decoding:
+    """One answer under way: rows from ``first`` on hold the head of the message, then what was said."""
+
+    def __init__(self, window: Window, prompt: str | None, sampling: Sampling) -> None:
+        self.start = time.perf_counter()
+        self.window, self.sampling, self.engine = window, sampling, window.engine
+        frame = self.engine.template.frame("assistant")
+        self.head, self.tail = self._marker(frame.head), self._marker(frame.tail)
+        self.said: list[int] = []
+        self.fed = 0
+        with window.editing():
+            self.logits = self._open(prompt)
+            window.streaming = True
+        self.first = window.kv.end - len(self.head)
+        self.cache = window.kv.live()
+
+    def _marker(self, text: str) -> Ids:
+        ids = self.engine.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        return np.asarray(ids, dtype=np.int64)
+
+    def _open(self, prompt: str | None) -> Tensor:
+        """Commit the prompt and the head of the answer in one plan; logits ``[1, vocab]`` of the last token."""
+        window, content = self.window, self.window.content
+        room = len(self.head) + self.sampling.max_new_tokens + len(self.tail)
+        try:
+            if prompt is not None:
+                window.append(prompt, kind="user")
+            rules.fits(window.content.tokens + room, window.max_tokens)
+            if not window.content.tokens:
+                raise EmptyChunk(
+                    got="an empty window", expected="something to answer", do="append a message first"
+                )
+            if len(self.head):
+                window.append_ids(self.head, kind="assistant")
+        except BaseException:
+            window.content = content
+            raise
+        window.commit(headroom=room, keep=1)
+        logits, last = window.last_outcome.logits, window.graph.placements[-1]
+        prefilled = window.last_plan is not None and any(
+            isinstance(op, Prefill) and op.uid == last.uid for op in window.last_plan.ops
+        )
+        if logits is not None and prefilled:
+            return logits
+        # Everything was reused: only the last token's logits are missing.
+        return self.engine.backend.prefill(window.kv, [(window.kv.end - 1, window.ids()[-1:])], keep=1)
+
+    def pieces(self) -> Iterator[str]:
+        choose = self.sampling.chooser(self.logits.device)
+        decoder = _TextDecoder(self.engine.tokenizer)
+        stops = self.engine.template.stop_ids if self.sampling.stop else frozenset()
+        timing, logits, since = self.window.timing, self.logits, 0.0
+        for count in range(self.sampling.max_new_tokens):
+            token = choose(logits)
+            if count == 0:
+                since = time.perf_counter()
+                timing = self.window.timing = Timing(ttft_ms=(since - self.start) * 1e3)
+            if token in stops:
+                break
+            self.said.append(token)
+            timing.tokens, timing.decode_ms = count + 1, (time.perf_counter() - since) * 1e3
+            if text := decoder.push(token):
+                yield text
+            if count + 1 < self.sampling.max_new_tokens:
+                logits = self._feed([token])
+        if text := decoder.flush():
+            yield text
+
+    def _feed(self, tokens: list[int]) -> Tensor:
+        row = self.first + len(self.head) + self.fed
+        ids = torch.tensor(tokens, device=self.window.kv.device)
+        logits = self.engine.runner.run([Run(row, ids)], self.cache, keep=1)
+        self.fed += len(tokens)
+        return logits
+
+    def close(self) -> None:
+        """Run what was said but is not in the cache yet, with the end of the message, and make it a chunk.
+
+        When that fails the answer is dropped, and the window is as it was before it.
+        """
+        window = self.window
+        try:
+            rest = [*self.said[self.fed :], *self.tail.tolist()]
+            if rest:
+                self._feed(rest)
+            ids = np.concatenate([self.head, np.asarray(self.said, dtype=np.int64), self.tail])
+        except BaseException:
+            ids = np.empty(0, dtype=np.int64)
+            raise
+        finally:
+            window.streaming = False
+            _settle_answer(window, self.first, len(self.head), ids)
+
+
+def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
+    """Put the finished answer ``ids`` (from row ``first`` on) in the place of its head in graph and content."""
+    graph, content = window.graph, window.content
+    if head:  # the head was committed as a message of its own
+        content = content.without({content.order[-1]})
+        graph = graph.revise(graph.placements[:-1])
+    window.kv.end = first + len(ids)
+    if len(ids):
+        parts = window.cut_parts(ids, "assistant")
+        text = window.engine.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        handle = Handle(window.engine.numbers(1), "assistant", len(ids), " ".join(text.split())[:48])
+        content = content.with_entry(Entry(handle, parts), len(content.order))
+        graph = graph.revise([*graph.placements, *_placements(graph, parts, first)])
+        window.last_answer = handle
+    window.graph, window.content, window.committed = graph, content, content
+    window.usage = replace(window.usage, decoded=window.usage.decoded + max(0, len(ids) - head))
+
+
+def _placements(graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int) -> Iterator[Placement]:
+    """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
+    front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
+    exact = all(p.exact for p in graph.placements) and not graph.stale()
+    for uid, chunk in parts:
+        yield Placement(
+            uid=uid,
+            chunk=chunk,
+            row=row,
+            antecedents=tuple(front),
+            antecedent_tokens=tokens,
+            exact=exact,
+            revision=graph.revision + 1,
+        )
+        front.append(chunk.id)
+        tokens, row = tokens + chunk.length, row + chunk.length
+
+
+class _TextDecoder:
+    """Token ids to text, holding back bytes that do not end a character yet."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.pending: list[int] = []
+        self.context: list[int] = []
+
+    def push(self, token: int) -> str:
+        self.pending.append(token)
+        text = self._text()
+        if text.endswith("\ufffd"):
+            return ""
+        self.context, self.pending = self.pending[-4:], []
+        return text
+
+    def flush(self) -> str:
+        text = self._text() if self.pending else ""
+        self.pending = []
+        return text
+
+    def _text(self) -> str:
+        """Text of the pending tokens; decoded behind a few earlier ones, since a space may belong to either."""
+        decode = self.tokenizer.decode
+        before = decode(self.context, skip_special_tokens=False)
+        return decode(self.context + self.pending, skip_special_tokens=False)[len(before) :]

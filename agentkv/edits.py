@@ -1,0 +1,190 @@
+"""The edits of a window: each notes what is wanted and touches no tensor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agentkv_orchestrator.chunks import Chunk
+from agentkv_orchestrator.cut import cut, recover
+from agentkv_orchestrator.diff import match
+
+from agentkv import rules
+from agentkv.errors import Busy, ClosedError, InvalidInput, TooLong
+from agentkv.handles import Content, Entry, Handle
+from agentkv.inputs import Ids, tokenise
+
+if TYPE_CHECKING:
+    from agentkv.engine import Engine
+
+
+class Edits:
+    """What `Window` is asked to hold. A call that is refused changes nothing."""
+
+    engine: Engine
+    max_tokens: int
+    content: Content
+
+    def __init__(self) -> None:
+        self.content = Content()
+        self._lock = threading.RLock()
+        self.streaming = False
+        self._closed = False
+
+    def append(
+        self, text: str, kind: str = "note", pin: bool = False, before: Handle | None = None
+    ) -> Handle:
+        """Add a message. kind: system, user and assistant are chat roles, anything else is shown as user text.
+
+        pin: refuse to evict it. before: put it in front of this handle instead of at the end.
+        Raises EmptyChunk, InvalidInput, TooLong, ForeignChunk, AlreadyEvicted (of ``before``).
+        """
+        return self.append_ids(self._tokens(text, kind), kind, pin, before, preview=text)
+
+    def append_ids(
+        self, ids: Ids, kind: str = "note", pin: bool = False, before: Handle | None = None, preview: str = ""
+    ) -> Handle:
+        """As `append`, for token ids int64 ``[T]`` that need no template."""
+        with self.editing():
+            rules.token_ids(ids, self.engine.vocabulary)
+            rules.fits(self.content.tokens + len(ids), self.max_tokens)
+            at = self._index(before)
+            handle = Handle(self.engine.numbers(1), kind, len(ids), _words(preview))
+            self.content = self.content.with_entry(Entry(handle, self.cut_parts(ids, kind), pinned=pin), at)
+            return handle
+
+    def evict(self, handle: Handle) -> None:
+        """Take it out of the window. Its KV goes to the store, so that it can be recalled.
+
+        Raises ForeignChunk, PinnedChunk, AlreadyEvicted.
+        """
+        with self.editing():
+            rules.unpinned(rules.live(self.content, handle))
+            self.content = self.content.without({handle.id})
+
+    def recall(self, handle: Handle, before: Handle | None = None) -> Handle:
+        """Bring an evicted message back, at the end or in front of ``before``.
+
+        Raises InvalidInput when it is in the window already, ForeignChunk, TooLong.
+        """
+        with self.editing():
+            entry = rules.evicted(self.content, handle)
+            rules.fits(self.content.tokens + handle.tokens, self.max_tokens)
+            self.content = self.content.with_entry(entry, self._index(before))
+            return handle
+
+    def move(self, handle: Handle, before: Handle | None = None) -> None:
+        """Move a message to the end, or in front of ``before``."""
+        with self.editing():
+            entry = rules.live(self.content, handle)
+            if before is handle:
+                raise InvalidInput(
+                    got="a move in front of itself", expected="another handle", do="pass another one"
+                )
+            self._index(before)
+            rest = self.content.without({handle.id})
+            at = len(rest.order) if before is None else rest.order.index(before.id)
+            self.content = rest.with_entry(entry, at)
+
+    def reorder(self, handles: Sequence[Handle]) -> None:
+        """Put these messages into this order, in the places they hold now."""
+        with self.editing():
+            ids = [rules.live(self.content, h).handle.id for h in handles]
+            if len(set(ids)) != len(ids):
+                raise InvalidInput(
+                    got="a handle twice", expected="each handle once", do="drop the repetition"
+                )
+            turn = iter(ids)
+            self.content = self.content.with_order(
+                tuple(next(turn) if i in ids else i for i in self.content.order)
+            )
+
+    def replace(self, handle: Handle, text: str) -> Handle:
+        """Change a message in its place; chunks that stand in both texts are kept (a clock in a long header).
+
+        Returns the handle of the new text; the old one counts as evicted.
+        """
+        ids = self._tokens(text, handle.kind)
+        with self.editing():
+            old = rules.live(self.content, handle)
+            rules.fits(self.content.tokens - handle.tokens + len(ids), self.max_tokens)
+            parts = self.cut_parts(ids, handle.kind)
+            live = [(uid, chunk.id) for uid, chunk in old.parts]
+            uids = match(live, [chunk.id for _, chunk in parts], parts[0][0])
+            new = Handle(self.engine.numbers(1), handle.kind, len(ids), _words(text))
+            chunks = [chunk for _, chunk in parts]
+            entry = Entry(new, tuple(zip(uids, chunks, strict=True)), old.pinned)
+            self.content = self.content.with_entry(entry, self._index(handle)).without({handle.id})
+            return new
+
+    def slide(self, max_tokens: int | None = None) -> list[Handle]:
+        """Evict the oldest messages that are not pinned until at most ``max_tokens`` are left; returns them.
+
+        Raises TooLong when the pinned ones alone are more.
+        """
+        with self.editing():
+            limit = self.max_tokens if max_tokens is None else max_tokens
+            over, gone = self.content.tokens - limit, []
+            for entry in self.content.live():
+                if over > 0 and not entry.pinned:
+                    gone.append(entry.handle)
+                    over -= entry.handle.tokens
+            if over > 0:
+                raise TooLong(
+                    got=f"{limit + over} pinned tokens", expected=f"at most {limit}", do="raise the limit"
+                )
+            self.content = self.content.without({h.id for h in gone})
+            return gone
+
+    def clean_view(self, handle: Handle, on: bool = True) -> None:
+        """Show a message as if nothing stood in front of it (its canonical); ``on=False`` puts its context back."""
+        with self.editing():
+            entry = rules.live(self.content, handle)
+            self.content = self.content.with_entry(Entry(entry.handle, entry.parts, entry.pinned, clean=on))
+
+    def cut_parts(self, ids: Ids, kind: str) -> tuple[tuple[int, Chunk], ...]:
+        """Content-defined chunks of one message (its edges are boundaries), each under a fresh uid.
+
+        A piece never seen before is searched for known windows of 128 tokens (Irminsul's S1 recovery).
+        """
+        spans: list[tuple[int, int]] = []
+        for a, b in cut(ids):
+            found = recover(ids[a:b], self.engine.chunks.knows, self.engine.fingerprint)
+            hit = any(chunk_id for _, _, chunk_id in found)
+            spans += [(a + x, a + y) for x, y, _ in found] if hit else [(a, b)]
+        first = self.engine.numbers(len(spans))
+        return tuple((first + i, self.engine.register(ids[x:y], kind)) for i, (x, y) in enumerate(spans))
+
+    @contextmanager
+    def editing(self) -> Iterator[None]:
+        """One thread at a time, on an open window that is not in the middle of an answer."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError(got="a closed window", expected="an open one", do="open another window")
+            if self.streaming:
+                raise Busy(
+                    got="an edit in the middle of an answer",
+                    expected="a finished or closed stream",
+                    do="read the stream to its end, or call close() on it",
+                )
+            yield
+
+    def _tokens(self, text: str, kind: str) -> Ids:
+        if not isinstance(text, str):
+            raise InvalidInput(got=type(text).__name__, expected="text", do="pass a str")
+        if not text:
+            return tokenise(self.engine.tokenizer, text)
+        return tokenise(self.engine.tokenizer, self.engine.template.render(text, kind))
+
+    def _index(self, before: Handle | None) -> int:
+        """Where in the order: the end, or the place of ``before``."""
+        if before is None:
+            return len(self.content.order)
+        return self.content.order.index(rules.live(self.content, before).handle.id)
+
+
+def _words(text: str) -> str:
+    """The first words, for people."""
+    return " ".join(text.split())[:48]

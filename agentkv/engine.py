@@ -1,0 +1,174 @@
+"""One model with its store: windows are opened on it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from agentkv_orchestrator.chunks import Chunk, ChunkTable
+from agentkv_orchestrator.cost import CostTable
+from agentkv_orchestrator.policy import Policy
+
+from agentkv.backends.base import Backend
+from agentkv.backends.torch import TorchBackend
+from agentkv.backends.triton import TritonBackend
+from agentkv.config import EngineConfig
+from agentkv.errors import ClosedError
+from agentkv.executor import Executor
+from agentkv.forward import Runner
+from agentkv.inputs import Ids, template_of
+from agentkv.models import embedded, hf
+from agentkv.patches import Budget
+from agentkv.store.base import Store
+from agentkv.store.memory import MemoryStore
+from agentkv.window import Window
+
+SINK_TOKENS = 32
+"""Tokens of the fixed prefix in front of canonicals (Irminsul's first-chunk carve-out, method §3)."""
+
+
+class Engine:
+    """Holds a model, what was ever stored for it, and the windows over it. Threads may share one engine.
+
+    Build it with `from_pretrained` or `from_model`. `close` (or a ``with`` block) closes its windows.
+    """
+
+    def __init__(
+        self,
+        loaded: hf.LoadedModel,
+        config: EngineConfig,
+        store: Store | None = None,
+        costs: CostTable | None = None,
+    ) -> None:
+        self.loaded, self.config = loaded, config
+        self.tokenizer, self.layout = loaded.tokenizer, loaded.layout
+        self.template = template_of(self.tokenizer if config.chat_template else _Plain(self.tokenizer))
+        self.lead = self._lead()
+        self.store: Store = store if store is not None else MemoryStore(config.store_bytes)
+        self.costs = costs if costs is not None else CostTable.shipped()
+        self.runner = Runner(loaded.model)
+        self.vocabulary = loaded.model.get_input_embeddings().num_embeddings
+        sink = self._sink()
+        self.fingerprint = (
+            f"{loaded.fingerprint}:{sink.tobytes().hex()}"  # a canonical depends on its sink as well
+        )
+        self.patch_budget = Budget(rank=config.patch_rank)
+        self.backend = self._backend(sink)
+        self.chunks = ChunkTable()
+        self.executor = Executor(self.backend, self.store, self.chunks.ids)
+        self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
+        self._next, self._numbers_lock = 1, threading.Lock()
+        self._windows: list[Window] = []
+        self._closed = False
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_hub_id: str | Path | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+        store: Store | None = None,
+        costs: CostTable | None = None,
+        **settings: Any,
+    ) -> Engine:
+        """An engine over a local model directory, a hub id, or (None) the embedded SmolLM2-135M-Instruct.
+
+        settings: fields of `EngineConfig`. Raises ModelNotFound, UnsupportedModel, and pydantic's ValidationError for
+        an unknown setting.
+        """
+        config = EngineConfig(**settings)
+        path = embedded.ensure() if path_or_hub_id is None else path_or_hub_id
+        return cls(hf.load(path, dtype=dtype, device=device), config, store, costs)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        *,
+        store: Store | None = None,
+        costs: CostTable | None = None,
+        **settings: Any,
+    ) -> Engine:
+        """An engine over a transformers model that is loaded already. The model is used, never changed."""
+        return cls(hf.wrap(model, tokenizer), EngineConfig(**settings), store, costs)
+
+    def window(self, policy: str | Policy = "balanced", max_tokens: int | None = None) -> Window:
+        """An empty window. policy: exact | balanced | fast, or a Policy. max_tokens: its length at most
+        (None: what the model was built for)."""
+        if self._closed:
+            raise ClosedError(got="a closed engine", expected="an open one", do="build a new Engine")
+        window = Window(self, Policy.parse(policy), max_tokens or self.layout.max_positions)
+        self._windows.append(window)
+        if len(self.lead):
+            window.append_ids(self.lead, kind="start", pin=True)
+        return window
+
+    def close(self) -> None:
+        """Close every window and stop the worker. The store is the caller's."""
+        for window in list(self._windows):
+            window.close()
+        self._closed = True
+        self.worker.shutdown(wait=True)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def numbers(self, count: int) -> int:
+        """The first of ``count`` consecutive numbers that no handle and no placement of this engine has had."""
+        with self._numbers_lock:
+            first, self._next = self._next, self._next + count
+        return first
+
+    def register(self, ids: Ids, kind: str) -> Chunk:
+        """The chunk of these ids under this engine's model; ids are compared when its digest is known already."""
+        return self.chunks.register(ids, kind, self.fingerprint)
+
+    def adopt(self, window: Window) -> Window:
+        """Keep track of a window made by a fork, so that `close` closes it."""
+        self._windows.append(window)
+        return window
+
+    def forget(self, window: Window) -> None:
+        """The window was closed."""
+        self._windows = [w for w in self._windows if w is not window]
+
+    def _lead(self) -> Ids:
+        """What must open every window of a model without a chat template (BOS); empty otherwise."""
+        if getattr(self.tokenizer, "chat_template", None) and self.config.chat_template:
+            return np.empty(0, dtype=np.int64)
+        return np.asarray(self.tokenizer("")["input_ids"], dtype=np.int64)
+
+    def _sink(self) -> Ids:
+        text = self.config.sink_text
+        if text is None:
+            text = self.template.render(
+                "You are a helpful AI assistant that works on long documents.", "system"
+            )
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return np.concatenate([self.lead, np.asarray(ids, dtype=np.int64)])[:SINK_TOKENS]
+
+    def _backend(self, sink: Ids) -> Backend:
+        device = next(self.loaded.model.parameters()).device
+        name = self.config.backend
+        if name == "auto":
+            name = "triton" if device.type == "cuda" else "torch"
+        kind = TritonBackend if name == "triton" else TorchBackend
+        return kind(self.runner, self.layout, sink, self.patch_budget)
+
+
+class _Plain:
+    """A tokenizer seen without its chat template."""
+
+    chat_template = None
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.eos_token_id = tokenizer.eos_token_id

@@ -1,0 +1,220 @@
+"""Carries out a Plan on the live rows: everything, or nothing.
+
+What can be missing is fetched before a row changes; rows about to be overwritten are copied first, so that a
+failure at any later step puts the window back bit by bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from agentkv_orchestrator.plan import (
+    ApplyOrbit,
+    ApplyPatch,
+    ApplyRemoval,
+    FormCanonical,
+    FormPatch,
+    Keep,
+    Load,
+    Op,
+    PlaceCanonical,
+    Plan,
+    Prefill,
+    Rotate,
+    Stash,
+)
+from agentkv_orchestrator.residency import removal_key
+from torch import Tensor
+
+from agentkv.backends.base import Backend
+from agentkv.cache import WindowKV
+from agentkv.errors import FingerprintMismatch, NothingStored
+from agentkv.inputs import Ids
+from agentkv.kv import KVBlock
+from agentkv.patches import Patch
+from agentkv.store.base import Entry, Key, Store
+
+
+@dataclass
+class Outcome:
+    """What executing a plan gave: logits of the last prefilled tokens, and milliseconds by step."""
+
+    logits: Tensor | None = None
+    ms: dict[str, float] = field(default_factory=dict)
+
+    def lap(self, step: str, since: float) -> float:
+        """Add the time since ``since`` to ``step``; returns now."""
+        now = time.perf_counter()
+        self.ms[step] = self.ms.get(step, 0.0) + (now - since) * 1e3
+        return now
+
+
+@dataclass
+class Write:
+    """Rows to fill with moved or stored KV: from live rows (``live``) or from a stored block."""
+
+    row: int
+    tokens: int
+    live: int | None = None
+    block: KVBlock | None = None
+    patch: Patch | None = None
+
+
+class Executor:
+    """Executes plans over one backend and one store. ``ids_of`` gives a chunk's token ids."""
+
+    def __init__(self, backend: Backend, store: Store, ids_of: Callable[[str], Ids]) -> None:
+        self.backend, self.store, self.ids_of = backend, store, ids_of
+
+    def execute(self, plan: Plan, kv: WindowKV, keep: int = 0) -> Outcome:
+        """Leave ``kv`` as ``plan`` says. keep: of how many last tokens of the last prefill logits are wanted.
+
+        Raises NothingStored when the store lost what the plan counted on (plan again), OutOfMemory and NonFinite
+        from the model; the rows are then as they were.
+        """
+        outcome, now = Outcome(), time.perf_counter()
+        self.fill_store(plan.ops, kv)
+        now = outcome.lap("stash", now)
+        writes = self._writes(plan.ops)
+        prefills = [op for op in plan.ops if isinstance(op, Prefill)]
+        if not writes and not prefills:
+            kv.start, kv.end = plan.frame.start, plan.frame.start + _tokens(plan.ops)
+            return outcome
+        kv.own()
+        kv.grow(plan.frame.capacity)
+        now = outcome.lap("load", now)
+        before = (kv.start, kv.end)
+        saved = self._save(kv, writes, prefills)
+        try:
+            now = outcome.lap("save", now)
+            self._write(kv, writes, saved)
+            now = outcome.lap("edit", now)
+            kv.start, kv.end = plan.frame.start, plan.frame.start + _tokens(plan.ops)
+            outcome.logits = self._prefill(kv, prefills, keep)
+            outcome.lap("prefill", now)
+        except BaseException:
+            for block in saved:
+                self.backend.place(kv, int(block.positions[0]), block)
+            kv.start, kv.end = before
+            raise
+        return outcome
+
+    def fill_store(self, ops: Sequence[Op], kv: WindowKV) -> None:
+        """The ops that only change the store (idle work, too); what they stored is right whatever happens next."""
+        for op in ops:
+            if isinstance(op, Stash):
+                block = self.backend.read(kv, op.row, op.row + op.tokens)
+                self.store.put(Key("conditioned", op.chunk, op.context), block)
+            elif isinstance(op, FormCanonical):
+                self.store.put(Key("canonical", op.chunk), self.backend.canonical(self.ids_of(op.chunk)))
+            elif isinstance(op, FormPatch):
+                whole = Key("conditioned", op.chunk, op.context)
+                canonical = self._block(Key("canonical", op.chunk), op.tokens)
+                patch = self.backend.form(self._block(whole, op.tokens), canonical)
+                if self.store.put(Key("patch", op.chunk, op.context), patch):
+                    self.store.drop(whole)  # the patch stands for it now, at a quarter of the bytes
+
+    def _writes(self, ops: Sequence[Op]) -> list[Write]:
+        """Rotations, loads and placements, each with its patch: an Apply op amends the write of its placement."""
+        writes: dict[int, Write] = {}
+        rows = {op.uid: op.row for op in ops if isinstance(op, Keep)}
+        for op in ops:
+            if isinstance(op, Rotate):
+                writes[op.uid] = Write(op.row, op.tokens, live=op.from_row)
+            elif isinstance(op, Load):
+                key = Key("conditioned", op.chunk, op.context)
+                writes[op.uid] = Write(op.row, op.tokens, block=self._block(key, op.tokens))
+            elif isinstance(op, PlaceCanonical):
+                key = Key("canonical", op.chunk)
+                writes[op.uid] = Write(op.row, op.tokens, block=self._block(key, op.tokens))
+            elif isinstance(op, ApplyPatch):
+                writes[op.uid].patch = self._patch(Key("patch", op.chunk, op.context))
+            elif isinstance(op, ApplyOrbit):
+                writes[op.uid].patch = self._patch(Key("orbit", op.chunk, op.antecedent_set))
+            elif isinstance(op, ApplyRemoval):
+                row = rows[op.uid]
+                kept = writes.setdefault(op.uid, Write(row, op.tokens, live=row))
+                kept.patch = self._patch(Key("removal", op.chunk, removal_key(op.before, op.after)))
+        return list(writes.values())
+
+    def _fetch(self, key: Key) -> Entry:
+        entry = self.store.get(key)
+        if entry is None:
+            raise NothingStored(
+                got=f"no {key.kind} of chunk {key.chunk[:8]} in the store",
+                expected="what the plan was made with",
+                do="plan again: the store dropped it in between",
+            )
+        return entry
+
+    def _block(self, key: Key, tokens: int) -> KVBlock:
+        entry = self._fetch(key)
+        layout = self.backend.layout
+        wanted = [(layout.layers, tokens, s.heads, s.dim) for s in layout.slots]
+        shapes = [tuple(s.shape) for s in entry.slots] if isinstance(entry, KVBlock) else []
+        if not isinstance(entry, KVBlock) or shapes != wanted:
+            raise FingerprintMismatch(
+                got=f"a stored block of shapes {shapes}",
+                expected=f"this model's {wanted}",
+                do="give each model a store of its own, or clear this one",
+            )
+        return entry
+
+    def _patch(self, key: Key) -> Patch:
+        entry = self._fetch(key)
+        if not isinstance(entry, Patch):
+            raise FingerprintMismatch(got="KV under a patch's key", expected="a patch", do="clear the store")
+        return entry
+
+    def _save(self, kv: WindowKV, writes: list[Write], prefills: list[Prefill]) -> list[KVBlock]:
+        """Copies of the live rows that will be read from or written to, as few runs as possible."""
+        spans = [(w.row, w.row + w.tokens) for w in writes]
+        spans += [(p.row, p.row + p.tokens) for p in prefills]
+        spans = [(max(a, kv.start), min(b, kv.end)) for a, b in spans]
+        spans += [(w.live, w.live + w.tokens) for w in writes if w.live is not None]
+        return [self.backend.read(kv, a, b) for a, b in _merged(spans)]
+
+    def _write(self, kv: WindowKV, writes: list[Write], saved: list[KVBlock]) -> None:
+        for write in writes:
+            block = write.block if write.live is None else _cut(saved, write.live, write.tokens)
+            assert block is not None  # a Write has a block or live rows
+            self.backend.place(kv, write.row, block, write.patch)
+
+    def _prefill(self, kv: WindowKV, prefills: list[Prefill], keep: int) -> Tensor | None:
+        """All chunks to compute go through the model in one forward, neighbours as one run."""
+        runs: list[tuple[int, Ids]] = []
+        for op in sorted(prefills, key=lambda p: p.row):
+            ids = self.ids_of(op.chunk)
+            if runs and runs[-1][0] + len(runs[-1][1]) == op.row:
+                runs[-1] = (runs[-1][0], np.concatenate([runs[-1][1], ids]))
+            else:
+                runs.append((op.row, ids))
+        return self.backend.prefill(kv, runs, keep) if runs else None
+
+
+def _tokens(ops: Iterable[Op]) -> int:
+    """Length of the window after ``ops``."""
+    return sum(op.tokens for op in ops if isinstance(op, Keep | Rotate | Load | PlaceCanonical | Prefill))
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Non-empty spans, overlapping and touching ones joined."""
+    out: list[tuple[int, int]] = []
+    for first, last in sorted(s for s in spans if s[0] < s[1]):
+        if out and first <= out[-1][1]:
+            out[-1] = (out[-1][0], max(last, out[-1][1]))
+        else:
+            out.append((first, last))
+    return out
+
+
+def _cut(saved: list[KVBlock], first: int, tokens: int) -> KVBlock:
+    """Rows ``first : first + tokens`` out of the saved copies, which cover them."""
+    for block in saved:
+        offset = first - int(block.positions[0])
+        if offset >= 0 and offset + tokens <= block.tokens:
+            return block.part(offset, offset + tokens)
+    raise AssertionError(f"rows {first}:{first + tokens} were not saved")

@@ -1,0 +1,85 @@
+"""One forward of the model over a live window: the only place that calls the model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from agentkv.attention import NAME, RUNS, attention_function
+from agentkv.cache import LiveCache, Overlay, Run
+from agentkv.errors import NonFinite, OutOfMemory
+from agentkv.linear import routable_linears, routed
+
+
+@contextmanager
+def own_attention(model: nn.Module) -> Iterator[None]:
+    """Give ``model`` our attention inside the block and its own back afterwards, also after an error.
+
+    The interface registers names process-wide; ours is registered once and selected only here.
+    """
+    if NAME not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        ALL_ATTENTION_FUNCTIONS.register(NAME, attention_function)
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+class Runner:
+    """Forwards of one model, one at a time (``lock``): several windows and threads share it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.lock = threading.RLock()
+        self._linears = routable_linears(model)
+        self.forwards = 0
+        self.tokens = 0
+
+    def run(self, runs: Sequence[Run], cache: LiveCache | Overlay, keep: int) -> Tensor:
+        """Run tokens over ``cache`` in one forward; each run sees the rows in front of it (`attend_runs`).
+
+        keep: of how many last tokens logits are wanted; returns fp32 or fp64 logits ``[keep, vocab]`` (empty when
+        keep is 0: then the head is not run). Raises NonFinite when the model returns NaN or inf, OutOfMemory when
+        memory ran out; what the runs' rows hold is then void.
+        """
+        ids = torch.cat([run.ids for run in runs])
+        positions = torch.cat([torch.arange(r.row, r.row + len(r.ids), device=ids.device) for r in runs])
+        inputs = {"input_ids": ids[None], "position_ids": positions[None], "cache": cache, "use_cache": True}
+        with self.lock, torch.inference_mode(), own_attention(self.model), routed(self._linears):
+            cache.runs = tuple(runs)
+            inputs[RUNS] = cache.ends()
+            try:
+                if keep:
+                    out = self.model(**inputs, logits_to_keep=keep).logits[0]
+                else:
+                    out = self.model.base_model(**inputs).last_hidden_state[0, -1:]
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                raise OutOfMemory(
+                    got=f"no memory for a forward of {len(ids)} tokens ({str(error)[:80]})",
+                    expected="enough memory for one forward",
+                    do="evict chunks or append in smaller pieces; the edit was rolled back",
+                ) from error
+            self.forwards += 1
+            self.tokens += len(ids)
+            if not torch.isfinite(out).all():
+                raise NonFinite(
+                    got=f"NaN or inf from the model over {len(ids)} tokens at position {runs[0].row}",
+                    expected="finite activations",
+                    do="load the model in float32 and check its weights; the edit was rolled back",
+                )
+        return (out if out.dtype == torch.float64 else out.float()) if keep else out.new_empty(0, 0)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out. torch's CPU allocator raises a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

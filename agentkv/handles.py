@@ -1,0 +1,76 @@
+"""What users hold of a window's content, and how a window keeps track of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentkv_orchestrator.chunks import Chunk
+from agentkv_orchestrator.diff import Wanted
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One appended message or answer. Pass it to evict, recall, move and the like.
+
+    id: unique in the engine. kind: as given to append. tokens: its length. preview: the first words, for people.
+    """
+
+    id: int
+    kind: str
+    tokens: int
+    preview: str
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} #{self.id}: {self.preview!r}, {self.tokens} tokens>"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A handle's state in one window: its chunks in order, each with the uid of its placement."""
+
+    handle: Handle
+    parts: tuple[tuple[int, Chunk], ...]
+    pinned: bool = False
+    clean: bool = False
+
+    def wanted(self) -> list[Wanted]:
+        return [
+            Wanted(uid=uid, chunk=chunk, clean=self.clean, pinned=self.pinned) for uid, chunk in self.parts
+        ]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a window is asked to hold: live handle ids in order, and every entry it has ever held."""
+
+    order: tuple[int, ...] = ()
+    entries: tuple[tuple[int, Entry], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", dict(self.entries))
+
+    def get(self, handle_id: int) -> Entry | None:
+        return self._by_id.get(handle_id)  # type: ignore[attr-defined]
+
+    def live(self) -> list[Entry]:
+        return [self._by_id[i] for i in self.order]  # type: ignore[attr-defined]
+
+    @property
+    def tokens(self) -> int:
+        return sum(e.handle.tokens for e in self.live())
+
+    def wanted(self) -> list[Wanted]:
+        return [w for e in self.live() for w in e.wanted()]
+
+    def with_entry(self, entry: Entry, at: int | None = None) -> Content:
+        """``entry`` put at index ``at`` of the order (None: unchanged order), replacing its earlier state."""
+        known = {**self._by_id, entry.handle.id: entry}  # type: ignore[attr-defined]
+        order = self.order if at is None else (*self.order[:at], entry.handle.id, *self.order[at:])
+        return Content(order, tuple(known.items()))
+
+    def without(self, ids: set[int]) -> Content:
+        """These out of the order; their entries stay known."""
+        return self.with_order(tuple(i for i in self.order if i not in ids))
+
+    def with_order(self, order: tuple[int, ...]) -> Content:
+        return Content(order, self.entries)

@@ -1,0 +1,129 @@
+"""Idle work that makes later edits cheap: patches for orders and departures that have not happened yet."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from agentkv_orchestrator.chunks import Chunk, context_key, set_key
+from agentkv_orchestrator.residency import removal_key
+from agentkv_orchestrator.window import Placement
+
+from agentkv import rules
+from agentkv.errors import InvalidInput
+from agentkv.handles import Handle
+from agentkv.kv import KVBlock
+from agentkv.patches import OrbitMean, deficit, removal
+from agentkv.store.base import Key
+
+if TYPE_CHECKING:
+    from agentkv.window import Window
+
+
+def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: int) -> int:
+    """Run permutations of ``handles`` behind what stands in front of them; store one orbit patch per (chunk, set).
+
+    The mean deficit over the orders of a set of antecedents serves every order of that set (Kamera §5). Raises
+    InvalidInput unless the handles are neighbours in the window.
+    """
+    groups = [rules.live(window.content, h).parts for h in handles]
+    placed = _neighbours(window, [uid for group in groups for uid, _ in group])
+    front = window.graph.placements[: window.graph.placements.index(placed[0])]
+    means: dict[Key, OrbitMean] = {}
+    for permutation in _permutations(len(groups), orders, seed):
+        chunks = [chunk for i in permutation for _, chunk in groups[i]]
+        for chunk, seen, block in _run(window, front, placed[0].row, chunks):
+            key = Key("orbit", chunk.id, set_key(seen))
+            means.setdefault(key, OrbitMean()).add(
+                deficit(block.slots, _relocated(window, chunk, block).slots)
+            )
+    for key, mean in means.items():
+        window.engine.store.put(key, mean.form(window.engine.patch_budget))
+    return len(means)
+
+
+def learn_removal(window: Window, handle: Handle) -> int:
+    """Run what stands behind ``handle`` without it; store Δ = KV(B|A∖X) - KV(B|A) as a removal patch per chunk."""
+    leaving = {uid for uid, _ in rules.live(window.content, handle).parts}
+    placements = window.graph.placements
+    first = next(i for i, p in enumerate(placements) if p.uid in leaving)
+    front = placements[:first]
+    behind = [p for p in placements[first:] if p.uid not in leaving]
+    row = placements[first].row
+    count = 0
+    for placement, (chunk, seen, block) in zip(
+        behind, _run(window, front, row, [p.chunk for p in behind]), strict=True
+    ):
+        now = window.engine.backend.read(window.kv, placement.row, placement.stop)
+        scratch = window.engine.backend.new_kv(block.tokens)
+        window.engine.backend.place(scratch, 0, _shifted(now, -int(block.positions[0])))
+        patch = removal(block.slots, scratch.slots, window.engine.patch_budget)
+        context = removal_key(context_key(placement.antecedents), context_key(seen))
+        window.engine.store.put(Key("removal", chunk.id, context), patch)
+        count += 1
+    return count
+
+
+def _run(
+    window: Window, front: Sequence[Placement], row: int, chunks: Sequence[Chunk]
+) -> Iterator[tuple[Chunk, tuple[str, ...], KVBlock]]:
+    """Prefill ``chunks`` at ``row`` behind the live rows of ``front``, aside; yields (chunk, antecedents, its KV)."""
+    if not chunks:
+        return
+    backend, start = window.engine.backend, window.kv.start
+    ids = np.concatenate([window.engine.chunks.ids(c.id) for c in chunks])
+    aside = backend.new_kv(row - start + len(ids))
+    if row > start:
+        backend.place(aside, 0, _shifted(window.kv.view(start, row), -start))
+    aside.end = row - start + len(ids)
+    backend.prefill(aside, [(row - start, ids)], keep=0)
+    seen, at = [p.chunk.id for p in front], row - start
+    for chunk in chunks:
+        yield chunk, tuple(seen), aside.view(at, at + chunk.length)
+        seen.append(chunk.id)
+        at += chunk.length
+
+
+def _relocated(window: Window, chunk: Chunk, block: KVBlock) -> KVBlock:
+    """The chunk's canonical at the positions of ``block``; formed and stored when it is missing."""
+    engine = window.engine
+    canonical = engine.store.get(Key("canonical", chunk.id))
+    if not isinstance(canonical, KVBlock):
+        canonical = engine.backend.canonical(engine.chunks.ids(chunk.id))
+        engine.store.put(Key("canonical", chunk.id), canonical)
+    scratch = engine.backend.new_kv(chunk.length)
+    engine.backend.place(scratch, 0, _shifted(canonical, -int(block.positions[0])))
+    return KVBlock(scratch.slots, block.positions)
+
+
+def _shifted(block: KVBlock, delta: int) -> KVBlock:
+    """The same KV said to stand ``delta`` positions further: placing it at 0 turns it by what is left."""
+    return KVBlock(block.slots, block.positions + delta)
+
+
+def _neighbours(window: Window, uids: list[int]) -> list[Placement]:
+    """The placements of ``uids`` in window order. Raises InvalidInput when something stands between them."""
+    wanted = set(uids)
+    placed = [p for p in window.graph.placements if p.uid in wanted]
+    together = placed and placed[-1].stop - placed[0].row == sum(p.chunk.length for p in placed)
+    if not together:
+        raise InvalidInput(
+            got="messages with others between them",
+            expected="neighbours in the window, at least one",
+            do="pass a run of messages, or move them together first",
+        )
+    return placed
+
+
+def _permutations(count: int, most: int, seed: int) -> list[tuple[int, ...]]:
+    """All orders of ``count`` things, or ``most`` different random ones when there are more."""
+    if math.factorial(count) <= most:
+        return list(itertools.permutations(range(count)))
+    draw, found = random.Random(seed), {tuple(range(count))}
+    while len(found) < most:
+        found.add(tuple(draw.sample(range(count), count)))
+    return sorted(found)

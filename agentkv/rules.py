@@ -1,0 +1,89 @@
+"""What an edit may not do, each with what was got, what was expected and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from agentkv.errors import (
+    AlreadyEvicted,
+    EmptyChunk,
+    ForeignChunk,
+    InvalidInput,
+    PinnedChunk,
+    TooLong,
+)
+from agentkv.handles import Content, Entry, Handle
+from agentkv.inputs import Ids
+
+
+def known(content: Content, handle: Handle) -> Entry:
+    """The entry of ``handle``. Raises InvalidInput for anything but a handle, ForeignChunk for another window's."""
+    if not isinstance(handle, Handle):
+        raise InvalidInput(
+            got=f"{type(handle).__name__} as a handle", expected="what append returned", do="keep the handle"
+        )
+    entry = content.get(handle.id)
+    if entry is None or entry.handle is not handle:
+        raise ForeignChunk(
+            got=f"{handle!r}, which this window never held",
+            expected="a handle that this window, or the one it was forked from, returned",
+            do="append the content to this window",
+        )
+    return entry
+
+
+def live(content: Content, handle: Handle) -> Entry:
+    """The entry of a handle that is in the window. Raises AlreadyEvicted as well."""
+    entry = known(content, handle)
+    if handle.id not in content.order:
+        raise AlreadyEvicted(
+            got=f"{handle!r}, which was evicted", expected="a message in the window", do="recall it"
+        )
+    return entry
+
+
+def evicted(content: Content, handle: Handle) -> Entry:
+    """The entry of a handle that is not in the window now."""
+    entry = known(content, handle)
+    if handle.id in content.order:
+        raise InvalidInput(
+            got=f"{handle!r}, which is in the window",
+            expected="an evicted message",
+            do="use move to change its place",
+        )
+    return entry
+
+
+def unpinned(entry: Entry) -> None:
+    if entry.pinned:
+        raise PinnedChunk(
+            got=f"an eviction of {entry.handle!r}, which is pinned",
+            expected="an unpinned message",
+            do="unpin it first",
+        )
+
+
+def fits(tokens: int, limit: int) -> None:
+    if tokens > limit:
+        raise TooLong(
+            got=f"a window of {tokens} tokens",
+            expected=f"at most {limit}",
+            do="evict or slide first, or split the text",
+        )
+
+
+def token_ids(ids: Ids, vocabulary: int) -> None:
+    if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
+        raise InvalidInput(
+            got=f"{getattr(ids, 'dtype', type(ids).__name__)} {getattr(ids, 'shape', '')}",
+            expected="int64 ids [T]",
+            do="pass numpy.asarray(ids, dtype=numpy.int64)",
+        )
+    if ids.size == 0:
+        raise EmptyChunk(got="no tokens", expected="at least one", do="leave the message out")
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise InvalidInput(
+            got=f"ids from {ids.min()} to {ids.max()}",
+            expected=f"0 to {vocabulary - 1}",
+            do="tokenise with this model's tokenizer",
+        )

@@ -1,0 +1,1 @@
+"""Where KV and patches are kept when no window holds them."""

@@ -1,0 +1,71 @@
+"""What every store does. `MemoryStore` is the specification; `agentkv.testing` holds the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, Protocol
+
+from agentkv_orchestrator.residency import FrozenResidency, Resident
+
+from agentkv.kv import KVBlock
+from agentkv.patches import Patch
+
+Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal"]
+Entry = KVBlock | Patch
+
+
+class Key(NamedTuple):
+    """kind: what is stored. chunk: chunk id (it covers token ids and the model's fingerprint).
+    context: what it was conditioned on: "" for a canonical, a context key, a set key for an orbit, or
+    "before>after" for a removal."""
+
+    kind: Kind
+    chunk: str
+    context: str = ""
+
+
+class Store(Protocol):
+    """A map from Key to KVBlock or Patch inside a byte budget. Every method is atomic and thread-safe.
+
+    What `get` returns shares no memory with any running window, and callers must not write to it.
+    """
+
+    def put(self, key: Key, entry: Entry) -> bool:
+        """Keep a private copy; False when it can never fit the budget (nothing else was dropped for it)."""
+        ...
+
+    def get(self, key: Key) -> Entry | None:
+        """The entry, or None when it is not (or no longer) there."""
+        ...
+
+    def drop(self, key: Key) -> bool:
+        """Forget the entry; whether there was one."""
+        ...
+
+    def keys(self) -> Iterable[Key]:
+        """All keys, least recently used first."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all entries' tensors."""
+        ...
+
+
+def residency(store: Store) -> FrozenResidency:
+    """What the planner may know of a store: which kinds exist per chunk, no tensors."""
+    held: dict[str, dict[Kind, set[str]]] = {}
+    for key in store.keys():
+        held.setdefault(key.chunk, {}).setdefault(key.kind, set()).add(key.context)
+    return FrozenResidency(
+        {
+            chunk: Resident(
+                canonical="canonical" in kinds,
+                conditioned=frozenset(kinds.get("conditioned", ())),
+                patches=frozenset(kinds.get("patch", ())),
+                orbits=frozenset(kinds.get("orbit", ())),
+                removals=frozenset(kinds.get("removal", ())),
+            )
+            for chunk, kinds in held.items()
+        }
+    )

@@ -1,0 +1,242 @@
+"""A window: what an agent's model sees, as chunks that can leave, come back and change places.
+
+Edits are noted at once and carried out together, by one plan, when the window is next used (`commit`, `generate`,
+`stream`, `audit`, ...). A call that is refused changes nothing; a plan that fails is rolled back to the last commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Generator, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from agentkv_orchestrator.check import check
+from agentkv_orchestrator.errors import CapacityError
+from agentkv_orchestrator.explain import explain
+from agentkv_orchestrator.plan import Plan
+from agentkv_orchestrator.planner import after, make_plan, plan_settle
+from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.window import Frame, WindowGraph
+
+from agentkv.audit import Audit, audit
+from agentkv.decode import Sampling, Timing, answer
+from agentkv.edits import Edits
+from agentkv.errors import InvalidInput, NothingStored, TooLong
+from agentkv.executor import Outcome
+from agentkv.handles import Content, Handle
+from agentkv.inputs import Ids
+from agentkv.learn import learn_orders, learn_removal
+from agentkv.page import window_html
+from agentkv.store.base import residency
+from agentkv.usage import Usage
+
+if TYPE_CHECKING:
+    from agentkv.engine import Engine
+
+REPLANS = 3
+"""How often a plan is made anew when the store dropped what it counted on."""
+
+
+class Window(Edits):
+    """Built by `Engine.window`. Other windows of the engine never see its edits; threads take turns."""
+
+    def __init__(self, engine: Engine, policy: Policy, max_tokens: int) -> None:
+        super().__init__()
+        if not 0 < max_tokens <= engine.layout.max_positions:
+            raise TooLong(
+                got=f"max_tokens={max_tokens}",
+                expected=f"1 to {engine.layout.max_positions}, the positions of this model",
+                do="open a shorter window",
+            )
+        self.engine, self.policy, self.max_tokens = engine, policy, max_tokens
+        self.kv = engine.backend.new_kv(min(engine.config.first_rows, engine.layout.max_positions))
+        self.graph = WindowGraph()
+        self.committed = Content()
+        self.usage = Usage()
+        self.timing = Timing()
+        self.last_plan: Plan | None = None
+        self.last_outcome = Outcome()
+        self.last_answer: Handle | None = None
+
+    def plan(self, headroom: int = 0) -> Plan:
+        """What `commit` would do now; nothing is carried out. headroom: rows to leave free behind the window."""
+        try:
+            return make_plan(
+                self.graph,
+                self.content.wanted(),
+                residency(self.engine.store),
+                self.engine.costs,
+                self.policy,
+                Frame(start=self.kv.start, capacity=self.kv.capacity),
+                max_rows=self.engine.layout.max_positions,
+                headroom=headroom,
+            )
+        except CapacityError as error:
+            raise TooLong(error.got, error.expected, error.do) from error
+
+    def commit(self, headroom: int = 0, keep: int = 0) -> Plan:
+        """Carry out all noted edits. On failure the window is as it was at the last commit, and the error is raised.
+
+        headroom: rows to leave free for an answer. keep: of how many last tokens logits are wanted
+        (``last_outcome.logits``, None when nothing was prefilled). Raises TooLong, NothingStored, OutOfMemory,
+        NonFinite.
+        """
+        with self.editing():
+            start = time.perf_counter()
+            try:
+                plan, outcome = self._carry_out(headroom, keep)
+            except BaseException:
+                self.content = self.committed
+                raise
+            self.graph = after(self.graph, plan, self.content.wanted())
+            self.committed = self.content
+            self.last_plan, self.last_outcome = plan, outcome
+            self.usage = self.usage.plus(plan, (time.perf_counter() - start) * 1e3)
+            return plan
+
+    def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome]:
+        attempts = 0
+        while True:
+            since = time.perf_counter()
+            plan, attempts = self.plan(headroom), attempts + 1
+            held, most = residency(self.engine.store), self.engine.layout.max_positions
+            check(plan, self.graph, self.content.wanted(), held, most)
+            planning = (time.perf_counter() - since) * 1e3
+            try:
+                outcome = self.engine.executor.execute(plan, self.kv, keep)
+            except NothingStored:  # the store dropped something between the plan and now
+                if attempts == REPLANS:
+                    raise
+                continue
+            outcome.ms["plan"] = planning
+            return plan, outcome
+
+    def settle(self) -> Plan:
+        """Idle work: turn stored conditioned KV into canonicals and patches, at a fraction of the bytes.
+
+        Worth calling while the agent waits for a tool. Returns the plan that was carried out.
+        """
+        with self.editing():
+            start = time.perf_counter()
+            plan = plan_settle(self.graph, residency(self.engine.store), self.policy, self.engine.costs)
+            self.engine.executor.fill_store(plan.ops, self.kv)
+            self.usage = replace(self.usage, idle_ms=self.usage.idle_ms + (time.perf_counter() - start) * 1e3)
+            return plan
+
+    def learn_orders(self, handles: Sequence[Handle], orders: int = 6, seed: int = 0) -> int:
+        """Idle work: form orbit patches for these neighbouring messages, so that any order of them is a patch away.
+
+        orders: how many permutations are run through the model (all, when there are no more). Returns the number of
+        patches stored. See Kamera §5 and docs/concepts.md.
+        """
+        with self.editing():
+            self.commit()
+            return learn_orders(self, handles, orders, seed)
+
+    def learn_removal(self, handle: Handle) -> int:
+        """Idle work: form removal patches for everything behind ``handle``, for the day it leaves; returns how many."""
+        with self.editing():
+            self.commit()
+            return learn_removal(self, handle)
+
+    def fork(self) -> Window:
+        """A second window with the same content and handles; rows are shared until one of the two changes."""
+        with self.editing():
+            self.commit()
+            twin = Window.__new__(Window)
+            twin.__dict__.update(self.__dict__)
+            twin.kv, twin.usage, twin._lock = self.kv.fork(), Usage(), threading.RLock()
+            return self.engine.adopt(twin)
+
+    def generate(self, prompt: str | None = None, **sampling: Any) -> str:
+        """The model's answer to ``prompt`` (appended as a user message), or to the window as it is.
+
+        sampling: fields of `Sampling` (max_new_tokens, temperature, top_p, seed). The answer becomes a message of
+        the window; `last_answer` is its handle.
+        """
+        return "".join(self.stream(prompt, **sampling))
+
+    def stream(self, prompt: str | None = None, **sampling: Any) -> Generator[str, None, None]:
+        """As `generate`, piece by piece. Closing the generator early keeps what was said so far."""
+        return answer(self, prompt, Sampling(**sampling))
+
+    async def astream(self, prompt: str | None = None, **sampling: Any) -> AsyncIterator[str]:
+        """`stream` on the engine's worker thread."""
+        run, pieces = asyncio.get_running_loop().run_in_executor, self.stream(prompt, **sampling)
+        try:
+            while (piece := await run(self.engine.worker, next, pieces, None)) is not None:
+                yield piece
+        finally:
+            await run(self.engine.worker, pieces.close)
+
+    async def agenerate(self, prompt: str | None = None, **sampling: Any) -> str:
+        """`generate` on the engine's worker thread."""
+        return "".join([piece async for piece in self.astream(prompt, **sampling)])
+
+    def audit(self, question: Handle | None = None, new_tokens: int = 16, attribute: bool = True) -> Audit:
+        """Re-prefill this window from nothing and compare: KL(re-prefill ‖ window) per token, greedy agreement.
+
+        question: the message over whose tokens the two are compared (default: the last one). attribute: also find
+        which messages carry the error. The window is not changed.
+        """
+        with self.editing():
+            self.commit()
+            return audit(self, question, new_tokens, attribute)
+
+    def explain(self, fmt: str = "text") -> str:
+        """Why the last commit did what it did. fmt: text, json or mermaid. Raises InvalidInput before any commit."""
+        if self.last_plan is None:
+            raise InvalidInput(
+                got="a window that was never committed", expected="a plan", do="call commit() first"
+            )
+        return explain(self.last_plan, fmt)
+
+    def stats(self) -> dict[str, Any]:
+        """Sizes and totals, all in tokens, bytes or milliseconds."""
+        return {
+            "tokens": self.graph.tokens,
+            "chunks": len(self.graph.placements),
+            "stale_chunks": len(self.graph.stale()),
+            "max_tokens": self.max_tokens,
+            "rows": {"start": self.kv.start, "end": self.kv.end, "capacity": self.kv.capacity},
+            "kv_bytes": self.kv.nbytes,
+            "store_bytes": self.engine.store.nbytes,
+            "policy": self.policy.name,
+            "last_answer": asdict(self.timing),
+            **asdict(self.usage),
+        }
+
+    def ids(self) -> Ids:
+        """int64 ids ``[T]`` of the committed window, in order: what a re-prefill would run over."""
+        parts = [self.engine.chunks.ids(p.chunk.id) for p in self.graph.placements]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def close(self) -> None:
+        """Give the rows back. Closing twice is fine; any other call afterwards raises ClosedError."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self.kv.release()
+                self.engine.forget(self)
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Tokens wanted in the window, noted edits included."""
+        return self.content.tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"<Window: {self.content.tokens} of {self.max_tokens} tokens, {len(self.content.order)} messages>"
+        )
+
+    def _repr_html_(self) -> str:
+        return window_html(self)
