@@ -1,0 +1,198 @@
+"""A window whose KV are integers: executes plans the slow, obvious way, row by row.
+
+A cell knows whose token it holds, the position its rope band stands at, what it was conditioned on and `bits`,
+a stand-in for the tensor itself: two cells have equal bits only where a real machine would have equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from agentkv_orchestrator import plan as ops
+from agentkv_orchestrator.check import check
+from agentkv_orchestrator.chunks import Chunk, context_key, set_key
+from agentkv_orchestrator.diff import Wanted
+from agentkv_orchestrator.planner import after, make_plan, plan_settle
+from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.residency import FrozenResidency, Resident, removal_key
+from agentkv_orchestrator.window import Frame, WindowGraph
+
+from tests.strategies import COSTS, chunk
+
+
+@dataclass(frozen=True)
+class Cell:
+    chunk: str
+    index: int
+    position: int
+    seen: tuple[str, ...]
+    bits: int
+
+    def turned(self, position: int) -> Cell:
+        """The cell at another position; a rotation by nothing is a copy."""
+        if position == self.position:
+            return self
+        return replace(self, position=position, bits=hash(("turned", self.bits, position)))
+
+
+@dataclass
+class Store:
+    canonical: set[str] = field(default_factory=set)
+    conditioned: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
+    patches: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    orbits: set[tuple[str, str]] = field(default_factory=set)
+    removals: set[tuple[str, str]] = field(default_factory=set)
+
+    def residency(self) -> FrozenResidency:
+        names = {key[0] for key in (*self.conditioned, *self.patches, *self.orbits, *self.removals)}
+        return FrozenResidency(
+            {
+                name: Resident(
+                    canonical=name in self.canonical,
+                    conditioned=frozenset(key for c, key in self.conditioned if c == name),
+                    patches=frozenset(key for c, key in self.patches if c == name),
+                    orbits=frozenset(key for c, key in self.orbits if c == name),
+                    removals=frozenset(key for c, key in self.removals if c == name),
+                )
+                for name in sorted(names | self.canonical)
+            }
+        )
+
+
+class Machine:
+    """Rows and a store; `run` does what an executor does."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Cell] = {}
+        self.written = range(0)
+        self.store = Store()
+
+    def run(self, plan: ops.Plan, fronts: dict[int, tuple[str, ...]]) -> None:
+        """fronts: by uid, the chunk ids that are wanted in front; what a patch makes of its base."""
+        before = dict(self.rows)
+        self.rows = {}  # so that a row nobody wrote cannot pass for a kept one
+        for op in plan.ops:
+            self._one(op, plan.frame.start, before, fronts)
+
+    def _one(self, op: ops.Op, start: int, before: dict[int, Cell], fronts: dict[int, tuple[str, ...]]) -> None:
+        match op:
+            case ops.Stash():
+                self.store.conditioned[op.chunk, op.context] = [before[op.row + i] for i in range(op.tokens)]
+            case ops.Keep():
+                self._write(op.row, [before[op.row + i] for i in range(op.tokens)])
+            case ops.Rotate():
+                self._write(op.row, [before[op.from_row + i] for i in range(op.tokens)])
+            case ops.Load():
+                self._write(op.row, self.store.conditioned[op.chunk, op.context])
+            case ops.PlaceCanonical():
+                assert op.chunk in self.store.canonical
+                self._write(op.row, canonical(op.chunk, op.tokens, op.row))
+            case ops.ApplyPatch():
+                assert self.store.patches[op.chunk, op.context] == fronts[op.uid]
+                self._amend(fronts[op.uid])
+            case ops.ApplyOrbit():
+                assert (op.chunk, op.antecedent_set) in self.store.orbits
+                self._amend(fronts[op.uid])
+            case ops.ApplyRemoval():
+                assert (op.chunk, removal_key(op.before, op.after)) in self.store.removals
+                self._amend(fronts[op.uid])
+            case ops.Prefill():
+                front = [self.rows[row] for row in range(start, op.row)]
+                self._write(op.row, computed(op.chunk, op.tokens, op.row, front))
+            case ops.FormCanonical():
+                self.store.canonical.add(op.chunk)
+            case ops.FormPatch():
+                assert op.chunk in self.store.canonical
+                self.store.patches[op.chunk, op.context] = self.store.conditioned[op.chunk, op.context][0].seen
+
+    def _write(self, row: int, cells: Sequence[Cell]) -> None:
+        self.written = range(row, row + len(cells))
+        for at, cell in zip(self.written, cells, strict=True):
+            assert at not in self.rows, f"row {at} is written twice"
+            self.rows[at] = cell.turned(at)
+
+    def _amend(self, seen: tuple[str, ...]) -> None:
+        """Patch the rows that the op before has written."""
+        for row in self.written:
+            cell = self.rows[row]
+            self.rows[row] = replace(cell, seen=seen, bits=hash(("patched", cell.bits)))
+
+
+def computed(name: str, tokens: int, row: int, front: Sequence[Cell]) -> list[Cell]:
+    """What a forward at `row` behind these cells gives."""
+    seen = tuple(cell.chunk for cell in front if cell.index == 0)
+    bits = hash((name, row, tuple(cell.bits for cell in front)))
+    return [Cell(name, i, row + i, seen, bits) for i in range(tokens)]
+
+
+def canonical(name: str, tokens: int, row: int) -> list[Cell]:
+    return [Cell(name, i, row + i, (), hash(("canonical", name, row))) for i in range(tokens)]
+
+
+class Session:
+    """A window on a machine: plans, checks, runs and compares after every edit."""
+
+    def __init__(self, capacity: int = 256, max_rows: int = 1024) -> None:
+        self.machine = Machine()
+        self.graph = WindowGraph()
+        self.frame = Frame(start=0, capacity=capacity)
+        self.max_rows = max_rows
+        self.wanted: list[Wanted] = []
+        self._uid = 0
+
+    def place(self, name: str, length: int) -> Wanted:
+        """A wanted placement under a fresh uid, in no window yet."""
+        return self.place_chunk(chunk(name, length))
+
+    def place_chunk(self, content: Chunk) -> Wanted:
+        self._uid += 1
+        return Wanted(uid=self._uid, chunk=content)
+
+    def plan(self, wanted: Sequence[Wanted], policy: str | Policy = "balanced", headroom: int = 0) -> ops.Plan:
+        return make_plan(
+            self.graph,
+            wanted,
+            self.machine.store.residency(),
+            COSTS,
+            Policy.parse(policy),
+            self.frame,
+            self.max_rows,
+            headroom,
+        )
+
+    def go(self, wanted: Sequence[Wanted], policy: str | Policy = "balanced", headroom: int = 0) -> ops.Plan:
+        """Plan, check, run; then the rows have to hold what was wanted, and the graph what the rows hold."""
+        plan = self.plan(wanted, policy, headroom)
+        check(plan, self.graph, wanted, self.machine.store.residency(), self.max_rows)
+        ids = tuple(w.chunk.id for w in wanted)
+        self.machine.run(plan, {w.uid: ids[:i] for i, w in enumerate(wanted)})
+        self.graph = after(self.graph, plan, wanted)
+        self.frame, self.wanted = plan.frame, list(wanted)
+        self._compare()
+        return plan
+
+    def settle(self) -> ops.Plan:
+        plan = plan_settle(self.graph, self.machine.store.residency(), Policy(), COSTS)
+        rows = self.machine.rows
+        self.machine.run(plan, {})
+        self.machine.rows = rows
+        return plan
+
+    def learn_orbit(self, name: str, antecedents: Sequence[str]) -> None:
+        self.machine.store.canonical.add(name)
+        self.machine.store.orbits.add((name, set_key(antecedents)))
+
+    def learn_removal(self, name: str, before: Sequence[str], left: Sequence[str]) -> None:
+        self.machine.store.removals.add((name, removal_key(context_key(before), context_key(left))))
+
+    def _compare(self) -> None:
+        row = self.frame.start
+        for w, p in zip(self.wanted, self.graph.placements, strict=True):
+            assert (p.uid, p.chunk, p.row, p.clean) == (w.uid, w.chunk, row, w.clean)
+            for i in range(w.chunk.length):
+                cell = self.machine.rows[row]
+                assert (cell.chunk, cell.index, cell.position) == (w.chunk.id, i, row)
+                assert cell.seen == p.antecedents
+                row += 1
+        assert row == self.frame.start + len(self.machine.rows) <= self.frame.capacity <= self.max_rows

@@ -1,0 +1,150 @@
+"""Random edit sequences on a machine that moves integers: whatever is asked for, the rows hold it afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from agentkv_orchestrator.plan import Keep, Plan, Prefill
+from agentkv_orchestrator.policy import Policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.orchestrator.fake_machine import Cell, Session, canonical, computed
+from tests.strategies import chunk_lengths, edits, policies, seeds
+
+FAST = Policy(name="fast")
+lengths = st.lists(chunk_lengths, min_size=1, max_size=7)
+
+
+def edited(session: Session, edit: str, which: int, where: int) -> list:
+    """The window after an edit, with the numbers taken modulo what there is."""
+    wanted = list(session.wanted)
+    if edit == "append" or not wanted:
+        return [*wanted, session.place(f"c{session._uid}", 1 + which % 40)]
+    at = which % len(wanted)
+    if edit == "again":
+        wanted.insert(where % (len(wanted) + 1), session.place_chunk(wanted[at].chunk))
+    elif edit == "evict":
+        del wanted[at : at + 1 + where % 2]
+    elif edit == "recall":
+        stored = sorted(session.machine.store.residency().known())
+        known = {c.chunk: c.index for c in session.machine.rows.values()}
+        sizes = {cells[0].chunk: len(cells) for cells in session.machine.store.conditioned.values()}
+        gone = [name for name in stored if name not in known and name in sizes]
+        if gone:
+            name = gone[which % len(gone)]
+            wanted.insert(where % (len(wanted) + 1), session.place(name, sizes[name]))
+    elif edit == "move":
+        wanted.insert(where % len(wanted), wanted.pop(at))
+    elif edit == "clean":
+        wanted[at] = wanted[at].model_copy(update={"clean": not wanted[at].clean})
+    return wanted
+
+
+def play(session: Session, script: list[tuple[str, int, int]], policy: Policy) -> list[Plan]:
+    plans = []
+    for edit, which, where in script:
+        if edit == "settle":
+            session.settle()
+            continue
+        wanted = edited(session, edit, which, where)
+        if sum(w.chunk.length for w in wanted) <= session.max_rows:
+            plans.append(session.go(wanted, policy))
+    return plans
+
+
+@settings(max_examples=150, deadline=None)
+@given(edits, policies)
+def test_the_rows_hold_what_was_wanted(script: list, policy: Policy) -> None:
+    """Session.go compares rows, positions and antecedents after each edit, in a buffer that has to grow."""
+    for plan in play(Session(capacity=48, max_rows=300), script, policy):
+        assert not plan.over_budget or policy.name == "fast"
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+@settings(max_examples=60, deadline=None)
+@given(edits, policies, edits)
+def test_equal_inputs_give_equal_plans(script: list, policy: Policy, more: list) -> None:
+    session, twin = Session(max_rows=300), Session(max_rows=300)
+    assert play(session, script, policy) == play(twin, script, policy)
+    assert session.plan(session.wanted, policy) == session.plan(session.wanted, policy)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(policies, edits), min_size=1, max_size=3), edits)
+def test_exact_gives_the_bits_of_a_prefix_cache(history: list, script: list) -> None:
+    """Whatever was done before under other policies, an exact plan leaves what a fresh prefill would."""
+    session = Session(max_rows=400)
+    for policy, earlier in history:
+        play(session, earlier, policy)
+    play(session, script, Policy(name="exact"))
+    session.go(session.wanted, "exact")
+    fresh: list[Cell] = []
+    for w in session.wanted:
+        row = session.frame.start + len(fresh)
+        found = [session.machine.rows[row + i] for i in range(w.chunk.length)]
+        if w.clean:
+            assert not found[0].seen
+        else:
+            assert found == computed(w.chunk.id, w.chunk.length, row, fresh)
+        fresh += found
+
+
+@settings(max_examples=100, deadline=None)
+@given(edits)
+def test_an_exact_plan_is_a_kept_prefix_and_the_rest_computed(script: list) -> None:
+    session = Session(max_rows=400)
+    for plan in play(session, [e for e in script if e[0] != "clean"], Policy(name="exact", stash=False)):
+        kinds = [type(op) for op in plan.ops if isinstance(op, Keep | Prefill)]
+        assert kinds == sorted(kinds, key=[Keep, Prefill].index)
+        assert plan.predicted_kl == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths, st.data())
+def test_evicting_and_bringing_back_restores_every_context(sizes: list[int], data: st.DataObject) -> None:
+    session = Session()
+    whole = [session.place(f"c{i}", n) for i, n in enumerate(sizes)]
+    session.go(whole)
+    session.go([w for w in whole if data.draw(st.booleans())], FAST)
+    undo = session.go(whole, FAST)
+    assert undo.tokens()["recomputed"] == 0
+    assert undo.predicted_kl == 0
+    assert session.graph.stale() == ()
+    assert {cell.chunk for cell in session.machine.rows.values()} == {w.chunk.id for w in whole}
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths, st.randoms(use_true_random=False))
+def test_a_permutation_and_its_inverse_restore_every_context(sizes: list[int], random: object) -> None:
+    session = Session()
+    whole = [session.place(f"c{i}", n) for i, n in enumerate(sizes)]
+    session.go(whole)
+    shuffled = list(whole)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    session.go(shuffled, FAST)
+    undo = session.go(whole, FAST)
+    assert undo.tokens()["recomputed"] == 0
+    assert undo.predicted_kl == 0
+    assert session.graph.stale() == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths, seeds)
+def test_nothing_to_do_is_a_plan_of_keeps(sizes: list[int], seed: int) -> None:
+    session = Session()
+    session.go([session.place(f"c{(i + seed) % 5}", 3) for i in range(len(sizes))])
+    for policy in ("exact", "balanced", "fast"):
+        plan = session.plan(session.wanted, policy)
+        assert {op.op for op in plan.ops} <= {"keep"}
+        assert plan.predicted_ms == 0
+
+
+def test_the_machine_notices_a_row_that_was_not_turned() -> None:
+    """The oracle itself: moved cells differ from computed ones, canonical ones from both."""
+    here, there = computed("a", 1, 4, [])[0], computed("a", 1, 0, [])[0].turned(4)
+    assert here.position == there.position
+    assert len({here.bits, there.bits, canonical("a", 1, 4)[0].bits}) == 3
+    with pytest.raises(AssertionError, match="written twice"):
+        session = Session()
+        session.machine._write(0, [here])
+        session.machine._write(0, [here])
