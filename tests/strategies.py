@@ -58,6 +58,6 @@ policies = st.builds(
 )
 
 EDITS = ("append", "again", "evict", "recall", "move", "clean", "settle")
-"""append new content, place known content again, take out, bring back, move, switch a clean view, work idly."""
+"""New content, known content again, take out, bring back, move, switch a clean view, idle work."""
 edits = st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 99), st.integers(0, 99)), max_size=25)
 """(edit, which, where); whoever plays them takes the numbers modulo what there is."""

@@ -79,9 +79,15 @@ class Site:
         return self.placement is not None and not self.placement.antecedents and bool(self.front)
 
     @property
+    def ends_clean_view(self) -> bool:
+        """The context is asked back for, so bare KV is no answer, however little its error."""
+        return self.placement is not None and self.placement.clean and not self.wanted.clean
+
+    @property
     def may_stand(self) -> bool:
-        """The live KV can serve. A clean view cannot be had from KV that was conditioned on something."""
-        return self.placement is not None and (not self.wanted.clean or self.change.kind == "kept")
+        """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
+        switches = self.wanted.clean or self.ends_clean_view
+        return self.placement is not None and (not switches or self.change.kind == "kept")
 
     @property
     def weight(self) -> float:
@@ -181,7 +187,7 @@ def orbit(site: Site) -> Candidate | None:
 
 def canonical(site: Site) -> Candidate | None:
     """Canonical alone. Charged at the front as well: the sink it was computed behind is missing there."""
-    if not site.resident.canonical:
+    if not site.resident.canonical or site.ends_clean_view:
         return None
     reason = f"the canonical is stored, no patch for {_count(site.front)} in front"
     return Candidate((_placed(site, reason, site.weight * site.costs.kl.canonical),))

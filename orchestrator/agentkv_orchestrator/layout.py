@@ -38,10 +38,12 @@ def lay_out(
 ) -> Layout:
     """Choose the start row that moves the fewest surviving tokens.
 
-    Tried are, for each survivor, the start that leaves it where it stands, and row 0, which frees most room.
-    The window and `headroom` rows behind it must fit; the buffer grows (a copy of everything) only where they
-    fit nowhere in it. With frame_moves=False the start stays as long as max_rows allow it, so that nothing in
-    front of an edit moves. Raises CapacityError when max_rows are not enough.
+    Tried are, for each survivor, the start that leaves it where it stands, and row 0. The window and
+    `headroom` rows behind it must fit. Where the best start runs past the end of the buffer, the window goes
+    back to row 0 at once: the next best would leave it at the end, to move about as much again at every step
+    to come. The buffer grows (a copy of everything) only where row 0 does not do either. With
+    frame_moves=False the start stays as long as max_rows allow it, so that nothing in front of an edit moves.
+    Raises CapacityError when max_rows are not enough.
     """
     offsets = list(accumulate((w.chunk.length for w in wanted), initial=0))
     need = offsets[-1] + headroom
@@ -54,8 +56,9 @@ def lay_out(
     free = frame_moves or frame.start + need > max_rows
     starts = {0, *(start for start in stay if start >= 0)} if free else {frame.start}
     capacity = _grown(frame.capacity, min(starts) + need, max_rows)
-    fits = (start for start in starts if start + need <= capacity)
-    start = min(fits, key=lambda start: (-stay[start], abs(start - frame.start), start))
+    most = max(stay[start] for start in starts)
+    best = (start for start in starts if stay[start] == most and start + need <= capacity)
+    start = min(best, key=lambda start: (abs(start - frame.start), start), default=0)
     rows = {w.uid: start + offset for w, offset in zip(wanted, offsets, strict=False)}
     return Layout(Frame(start=start, capacity=capacity), rows)
 

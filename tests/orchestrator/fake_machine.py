@@ -1,7 +1,7 @@
 """A window whose KV are integers: executes plans the slow, obvious way, row by row.
 
-A cell knows whose token it holds, the position its rope band stands at, what it was conditioned on and `bits`,
-a stand-in for the tensor itself: two cells have equal bits only where a real machine would have equal bits.
+A cell knows whose token it holds, the position its rope band stands at, what it was conditioned on and
+`bits`, a stand-in for the tensor itself: bits are equal only where a real machine would have equal bits.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ class Store:
     removals: set[tuple[str, str]] = field(default_factory=set)
 
     def residency(self) -> FrozenResidency:
+        sizes = {name: len(cells) for (name, _), cells in self.conditioned.items()}
         names = {key[0] for key in (*self.conditioned, *self.patches, *self.orbits, *self.removals)}
         return FrozenResidency(
             {
                 name: Resident(
+                    tokens=sizes.get(name, 0),
                     canonical=name in self.canonical,
                     conditioned=frozenset(key for c, key in self.conditioned if c == name),
                     patches=frozenset(key for c, key in self.patches if c == name),
@@ -75,7 +77,9 @@ class Machine:
         for op in plan.ops:
             self._one(op, plan.frame.start, before, fronts)
 
-    def _one(self, op: ops.Op, start: int, before: dict[int, Cell], fronts: dict[int, tuple[str, ...]]) -> None:
+    def _one(
+        self, op: ops.Op, start: int, before: dict[int, Cell], fronts: dict[int, tuple[str, ...]]
+    ) -> None:
         match op:
             case ops.Stash():
                 self.store.conditioned[op.chunk, op.context] = [before[op.row + i] for i in range(op.tokens)]
@@ -104,7 +108,9 @@ class Machine:
                 self.store.canonical.add(op.chunk)
             case ops.FormPatch():
                 assert op.chunk in self.store.canonical
-                self.store.patches[op.chunk, op.context] = self.store.conditioned[op.chunk, op.context][0].seen
+                self.store.patches[op.chunk, op.context] = self.store.conditioned[op.chunk, op.context][
+                    0
+                ].seen
 
     def _write(self, row: int, cells: Sequence[Cell]) -> None:
         self.written = range(row, row + len(cells))
@@ -139,6 +145,7 @@ class Session:
         self.frame = Frame(start=0, capacity=capacity)
         self.max_rows = max_rows
         self.wanted: list[Wanted] = []
+        self.costs = COSTS
         self._uid = 0
 
     def place(self, name: str, length: int) -> Wanted:
@@ -149,12 +156,14 @@ class Session:
         self._uid += 1
         return Wanted(uid=self._uid, chunk=content)
 
-    def plan(self, wanted: Sequence[Wanted], policy: str | Policy = "balanced", headroom: int = 0) -> ops.Plan:
+    def plan(
+        self, wanted: Sequence[Wanted], policy: str | Policy = "balanced", headroom: int = 0
+    ) -> ops.Plan:
         return make_plan(
             self.graph,
             wanted,
             self.machine.store.residency(),
-            COSTS,
+            self.costs,
             Policy.parse(policy),
             self.frame,
             self.max_rows,
@@ -173,7 +182,7 @@ class Session:
         return plan
 
     def settle(self) -> ops.Plan:
-        plan = plan_settle(self.graph, self.machine.store.residency(), Policy(), COSTS)
+        plan = plan_settle(self.graph, self.machine.store.residency(), Policy(), self.costs)
         rows = self.machine.rows
         self.machine.run(plan, {})
         self.machine.rows = rows

@@ -34,7 +34,10 @@ def test_a_digest_is_32_hex_characters_whatever_the_layout_of_the_ids() -> None:
 
 def test_fields_of_a_digest_cannot_be_shifted_into_one_another() -> None:
     ids = np.array([1])
-    assert len({digest(ids, "ab", b"c"), digest(ids, "a", b"bc"), digest(ids, "abc"), digest(ids, "", b"abc")}) == 4
+    assert (
+        len({digest(ids, "ab", b"c"), digest(ids, "a", b"bc"), digest(ids, "abc"), digest(ids, "", b"abc")})
+        == 4
+    )
 
 
 @given(names, names)
@@ -56,7 +59,10 @@ def test_a_table_holds_each_content_once() -> None:
     assert table.register([1, 2, 3], "doc", "m") == first
     assert table.register([1, 2, 3], "tool", "m").id == first.id
     assert len(table) == 1
-    assert len({table.register(*args).id for args in (([1], "d", "m"), ([1], "d", "n"), ([1], "d", "m", b"x"))}) == 3
+    assert (
+        len({table.register(*args).id for args in (([1], "d", "m"), ([1], "d", "n"), ([1], "d", "m", b"x"))})
+        == 3
+    )
 
 
 def test_registered_ids_cannot_be_changed_from_outside() -> None:

@@ -71,7 +71,9 @@ def test_pieces_cover_the_text_within_bounds(text: np.ndarray, boundaries: list[
 @given(texts, texts, texts)
 def test_text_between_boundaries_is_cut_alone(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     whole = np.concatenate([a, b, c])
-    inside = [(x, y) for x, y in cut(whole, [len(a), len(a) + len(b)]) if len(a) <= x and y <= len(a) + len(b)]
+    inside = [
+        (x, y) for x, y in cut(whole, [len(a), len(a) + len(b)]) if len(a) <= x and y <= len(a) + len(b)
+    ]
     assert [(x - len(a), y - len(a)) for x, y in inside] == cut(b)
 
 
@@ -118,7 +120,9 @@ def test_small_and_large_texts(size: int, sizes: list[int]) -> None:
     assert [b - a for a, b in cut(token_ids(0, size), bits=63)] == sizes  # 63 zero bits do not happen
 
 
-@pytest.mark.parametrize("options", [{"window": 63}, {"window": 128}, {"smallest": 0}, {"smallest": 9, "largest": 8}])
+@pytest.mark.parametrize(
+    "options", [{"window": 63}, {"window": 128}, {"smallest": 0}, {"smallest": 9, "largest": 8}]
+)
 def test_impossible_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ChunkError, match="keep the default"):
         cut([1, 2, 3], **options)

@@ -1,0 +1,174 @@
+"""The choice inside a KL budget, against every choice there is."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from agentkv_orchestrator.candidates import Candidate
+from agentkv_orchestrator.choose import choose, over
+from agentkv_orchestrator.cost import Time
+from agentkv_orchestrator.errors import WindowError
+from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Rotate, Stash
+from agentkv_orchestrator.policy import Policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.orchestrator.fake_machine import Session
+from tests.strategies import COSTS, chunk
+
+figures = st.integers(0, 20).map(float)
+chunks_options = st.lists(
+    st.tuples(st.lists(st.tuples(figures, figures), max_size=4), figures), min_size=1, max_size=4
+)
+"""For each chunk: (ms, KL) of what may be done, and the ms of a prefill, which has none."""
+
+
+def option(ms: float, kl: float) -> Candidate:
+    return Candidate((Keep(uid=0, chunk="c", tokens=1, reason="", row=0, ms=ms, kl=kl),))
+
+
+@settings(max_examples=300, deadline=None)
+@given(chunks_options, st.integers(0, 60))
+def test_balanced_is_one_step_at_most_from_the_best(shapes: list, budget: int) -> None:
+    options = [[*(option(ms, kl) for ms, kl in rest), option(prefill, 0)] for rest, prefill in shapes]
+    chosen = choose([], options, Policy(kl_budget=budget))
+    kl, ms = sum(c.kl for c in chosen), sum(c.ms for c in chosen)
+    assert kl <= budget
+    feasible = [combo for combo in product(*options) if sum(c.kl for c in combo) <= budget]
+    best = min(sum(c.ms for c in combo) for combo in feasible)
+    dearest_step = max(
+        max(c.ms for c in candidates) - min(c.ms for c in candidates) for candidates in options
+    )
+    assert best <= ms <= best + dearest_step
+    # Nothing can be handed back: any cheaper candidate for one chunk would break the budget.
+    for mine, candidates in zip(chosen, options, strict=True):
+        assert all(c.ms >= mine.ms or over(kl - mine.kl + c.kl, budget) for c in candidates)
+
+
+@given(chunks_options)
+def test_fast_takes_the_cheapest_of_each(shapes: list) -> None:
+    options = [[*(option(ms, kl) for ms, kl in rest), option(prefill, 0)] for rest, prefill in shapes]
+    chosen = choose([], options, Policy(name="fast"))
+    assert [c.ms for c in chosen] == [min(c.ms for c in candidates) for candidates in options]
+
+
+@pytest.fixture
+def session() -> Session:
+    """s a b c d, 10 tokens each, computed in one go."""
+    session = Session()
+    session.go([session.place(name, 10) for name in "sabcd"])
+    return session
+
+
+def test_fast_computes_nothing_that_is_held(session: Session) -> None:
+    """Even where computing is the faster way."""
+    s, a, b, c, d = session.wanted
+    session.go([s, b, c, d], "fast")
+    session.costs = COSTS.model_copy(update={"ms": {**COSTS.ms, "prefill": Time()}})
+    for name in ("fast", "balanced"):
+        plan = session.plan([s, a, d, c, b], name)
+        assert any(isinstance(op, Prefill) for op in plan.ops) == (name == "balanced")
+
+
+def test_a_tight_budget_buys_the_best_kl_per_ms_first(session: Session) -> None:
+    s, a, b, c, d = session.wanted
+    order = [s, b, a, d, c]
+    loose = session.plan(order, Policy(kl_budget=1))
+    assert {op.op for op in loose.ops} <= {"keep", "rotate"}
+    for w in order[3:]:
+        session.learn_orbit(w.chunk.id, [x.chunk.id for x in order[: order.index(w)]])
+    tight = session.plan(order, Policy(kl_budget=loose.predicted_kl * 0.7))
+    assert any(isinstance(op, ApplyOrbit) for op in tight.ops)
+    assert tight.predicted_kl <= loose.predicted_kl * 0.7
+    none = session.plan(order, Policy(kl_budget=0))
+    assert none.predicted_kl == 0
+    assert sum(isinstance(op, Prefill) for op in none.ops) == 4
+
+
+def test_survivors_answer_for_their_share_and_a_bare_canonical_in_full(session: Session) -> None:
+    s, _, b, c, d = session.wanted
+    slid = session.plan([s, b, c, d], "fast")
+    whole = sum(op.kl for op in slid.ops)
+    share = 10 / 50  # of the window before
+    expected = COSTS.kl.hole[0].kl / COSTS.kl.hole[0].affected * 3 / 4
+    assert share == COSTS.kl.hole[0].share
+    assert whole == pytest.approx(expected)
+    session.machine.store.canonical.add("x")
+    x = session.place("x", 10)
+    placed = session.go([*session.wanted, x], "fast")
+    assert placed.predicted_kl == COSTS.kl.canonical
+    assert session.plan(session.wanted, "fast").predicted_kl == COSTS.kl.canonical
+
+
+def test_every_choice_says_what_else_there_was(session: Session) -> None:
+    s, a, b, c, d = session.wanted
+    session.go([s, b, c, d], "fast")
+    plan = session.plan([s, a, b, c, d])
+    load = next(op for op in plan.ops if isinstance(op, Load))
+    assert [(x.name, x.why_not) for x in load.alternatives] == [("prefill", "neither faster nor closer")]
+    plan = session.plan([s, c, d])
+    stale = next(op for op in plan.ops if isinstance(op, Keep | Rotate) and op.chunk == "d")
+    assert stale.alternatives[0].name == "prefill"
+    assert "the budget holds without it" in stale.alternatives[0].why_not
+    exact = session.plan([s, c, d], "exact")
+    assert {x.why_not for op in exact.ops for x in op.alternatives} == {
+        "not bit for bit what a prefix cache gives"
+    }
+    tight = session.plan([s, c, d], Policy(kl_budget=0))
+    assert any("does not fit the budget" in x.why_not for op in tight.ops for x in op.alternatives)
+
+
+def test_what_is_lost_is_stashed_once_and_only_if_it_is_exact_and_new(session: Session) -> None:
+    s, a, b, c, d = session.wanted
+    plan = session.plan([s, b, c, d])
+    assert [op.chunk for op in plan.ops if isinstance(op, Stash)] == ["a"]
+    assert not any(isinstance(op, Stash) for op in session.plan([s, b, c, d], Policy(stash=False)).ops)
+    session.go([s, b, c, d])
+    session.go([s, a, b, c, d])
+    assert not any(isinstance(op, Stash) for op in session.plan([s, b, c, d]).ops)  # the store has it
+    lost = session.plan([a, s, b, c, d], "exact")
+    assert [op.chunk for op in lost.ops if isinstance(op, Stash)] == ["s", "b", "c", "d"]
+
+
+def test_neighbouring_prefills_pay_their_base_once() -> None:
+    session = Session()
+    wanted = [session.place(name, 10) for name in "ab"]
+    first, second = session.plan(wanted).ops
+    time = COSTS.ms["prefill"]
+    assert first.ms == pytest.approx(time.of(10, 0))
+    assert second.ms == pytest.approx(time.of(10, 10) - time.base)
+
+
+def test_a_clean_view_without_a_canonical_forms_one(session: Session) -> None:
+    s, a, b, c, d = session.wanted
+    clean = [s, a, b.model_copy(update={"clean": True}), c, d]
+    plan = session.go(clean)
+    assert [op.op for op in plan.ops if op.uid == b.uid] == ["stash", "form_canonical", "place_canonical"]
+    assert plan.predicted_kl == 0
+    assert {op.op for op in session.plan(clean).ops} == {"keep"}
+    for policy in (
+        Policy(kl_budget=1),
+        Policy(name="fast"),
+    ):  # leaving it clean would be cheaper, and no answer
+        back = session.plan([s, a, b, c, d], policy)
+        assert [op.op for op in back.ops if op.uid == b.uid] == ["load"]
+        assert back.predicted_kl == 0
+
+
+def test_idle_work_makes_a_patch_of_every_stored_block(session: Session) -> None:
+    s, _, b, *_ = session.wanted
+    session.go([s, b])
+    plan = session.settle()
+    assert [(op.op, op.chunk, op.tokens) for op in plan.ops] == [
+        (kind, name, 10) for name in "acd" for kind in ("form_canonical", "form_patch")
+    ]
+    each = COSTS.time("form_canonical", 10) + COSTS.time("form_patch", 10)
+    assert plan.predicted_ms == pytest.approx(3 * each)
+    assert session.settle().ops == ()
+
+
+def test_a_chunk_with_another_span_is_refused(session: Session) -> None:
+    image = chunk("image", 10).model_copy(update={"span": 4})
+    with pytest.raises(WindowError, match="10 tokens over 4 positions"):
+        session.plan([*session.wanted, session.place_chunk(image)])
