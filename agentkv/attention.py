@@ -25,8 +25,8 @@ RUNS = "agentkv_runs"
 def partial_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
     """Attention over one part of the keys, with what a merge needs.
 
-    q ``[1, H, M, D]``, k and v ``[1, H, N, D]``; returns (out ``[1, H, M, D]``, lse ``[1, H, M]``, natural log).
-    ``causal`` lines up the ends: it takes M == N.
+    q ``[1, H, M, D]``, k and v ``[1, H, N, D]``; returns (out ``[1, H, M, D]``, lse ``[1, H, M]``, natural
+    log). ``causal`` lines up the ends: it takes M == N.
     """
     if q.device.type == "cpu":
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
@@ -60,9 +60,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 def attend_runs(q: Tensor, k: Tensor, v: Tensor, scale: float, runs: Sequence[tuple[int, int]]) -> Tensor:
     """Several runs of new tokens in one forward, each seeing the rows in front of it and nothing behind.
 
-    runs: (tokens, end) in order; the run's own keys are ``k[..., end - tokens : end, :]``. Since every run's fresh
-    keys are in ``k`` before any of them attends, a later run sees what an earlier one just computed: the result is
-    that of one forward per run, at the cost of one. q ``[1, Hq, ΣT, D]``; returns the same shape.
+    runs: (tokens, end) in order; the run's own keys are ``k[..., end - tokens : end, :]``. Since every
+    run's fresh keys are in ``k`` before any of them attends, a later run sees what an earlier one just
+    computed: the result is that of one forward per run, at the cost of one. q ``[1, Hq, ΣT, D]``; returns
+    the same shape.
     """
     parts, done = [], 0
     for tokens, end in runs:

@@ -29,10 +29,12 @@ class Blame:
 
 @dataclass(frozen=True)
 class Audit:
-    """KL(re-prefill ‖ window) of the next token, in nats, over the tokens of a question; greedy agreement after it.
+    """KL(re-prefill ‖ window) of the next token, in nats, over the tokens of a question; greedy agreement
+    after it.
 
-    kl: mean over the question's tokens. agreement: share of the re-prefill's greedy tokens that the window repeats
-    before the first difference. blame: messages in front of the question, worst first (empty when not asked for).
+    kl: mean over the question's tokens. agreement: share of the re-prefill's greedy tokens that the window
+    repeats before the first difference. blame: messages in front of the question, worst first (empty when
+    not asked for).
     """
 
     kl: float
@@ -98,7 +100,8 @@ def _span(window: Window, question: Handle | None) -> tuple[int, int]:
 def _agreement(
     window: Window, exact: Overlay, at: int, truth: Tensor, seen: Overlay, row: int, found: Tensor, count: int
 ) -> float:
-    """Share of ``count`` greedy tokens that both say before they first differ. Both caches end with the question."""
+    """Share of ``count`` greedy tokens that both say before they first differ. Both caches end with the
+    question."""
     run, device = window.engine.runner.run, window.kv.device
     for said in range(count):
         token = int(truth[-1].argmax())
@@ -113,7 +116,8 @@ def _agreement(
 def _blame(
     window: Window, exact: WindowKV, asked: Tensor, first: int, truth: Tensor, total: float
 ) -> tuple[Blame, ...]:
-    """Put one message's exact KV into a copy of the window at a time, and see how much of the error it takes along."""
+    """Put one message's exact KV into a copy of the window at a time, and see how much of the error it
+    takes along."""
     backend, run, start = window.engine.backend, window.engine.runner.run, window.kv.start
     rows = {p.uid: p for p in window.graph.placements}
     copy = window.kv.fork()

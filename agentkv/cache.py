@@ -1,8 +1,8 @@
 """The live KV of one window: preallocated rows, edited in place, handed to transformers as its Cache.
 
-Row and position id are the same number: the token in row r has its keys rotated to position r. Rotary attention
-sees differences of positions only, so the live rows may start anywhere (`start`), and a slide moves whichever
-side is smaller instead of the whole window.
+Row and position id are the same number: the token in row r has its keys rotated to position r. Rotary
+attention sees differences of positions only, so the live rows may start anywhere (`start`), and a slide
+moves whichever side is smaller instead of the whole window.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class _LiveLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Both ``[1, H, ΣT, D]``, run after run; returns all rows up to the last run's end, ``[1, H, N, D]`` views."""
+        """Both ``[1, H, ΣT, D]``, run after run; returns all rows up to the last run's end, ``[1, H, N,
+        D]`` views."""
         kv, runs = self.cache.kv, self.cache.runs
         views = []
         for slot, new in zip(kv.slots, (key_states, value_states), strict=True):
@@ -149,7 +150,8 @@ class _LiveLayer(CacheLayerMixin):
 
 
 class Overlay(Cache):
-    """Starts as the rows of a window in front of ``row`` and keeps new tokens to itself: audits write nothing back."""
+    """Starts as the rows of a window in front of ``row`` and keeps new tokens to itself: audits write
+    nothing back."""
 
     def __init__(self, kv: WindowKV, row: int) -> None:
         self.runs = tuple[Run, ...]()

@@ -21,6 +21,7 @@ class EngineConfig(BaseModel):
     chat_template: bool = True
     """Wrap appended text in the markers of the model's chat template."""
     sink_text: str | None = None
-    """Text in front of every canonical; by default the head of a system message, or BOS, or a line of text."""
+    """Text in front of every canonical; by default the head of a system message, or BOS, or a line of
+    text."""
     first_rows: int = Field(default=1024, ge=64)
     """Rows a new window starts with; it grows by itself."""

@@ -98,7 +98,8 @@ class _Decoding:
         return np.asarray(ids, dtype=np.int64)
 
     def _open(self, prompt: str | None) -> Tensor:
-        """Commit the prompt and the head of the answer in one plan; logits ``[1, vocab]`` of the last token."""
+        """Commit the prompt and the head of the answer in one plan; logits ``[1, vocab]`` of the last
+        token."""
         window, content = self.window, self.window.content
         room = len(self.head) + self.sampling.max_new_tokens + len(self.tail)
         try:
@@ -172,7 +173,8 @@ class _Decoding:
 
 
 def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
-    """Put the finished answer ``ids`` (from row ``first`` on) in the place of its head in graph and content."""
+    """Put the finished answer ``ids`` (from row ``first`` on) in the place of its head in graph and
+    content."""
     graph, content = window.graph, window.content
     if head:  # the head was committed as a message of its own
         content = content.without({content.order[-1]})
@@ -229,7 +231,8 @@ class _TextDecoder:
         return text
 
     def _text(self) -> str:
-        """Text of the pending tokens; decoded behind a few earlier ones, since a space may belong to either."""
+        """Text of the pending tokens; decoded behind a few earlier ones, since a space may belong to
+        either."""
         decode = self.tokenizer.decode
         before = decode(self.context, skip_special_tokens=False)
         return decode(self.context + self.pending, skip_special_tokens=False)[len(before) :]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.cut import cut, recover
-from agentkv_orchestrator.diff import match
+from agentkv_orchestrator.window import WindowGraph
 
 from agentkv import rules
 from agentkv.errors import Busy, ClosedError, InvalidInput, TooLong
 from agentkv.handles import Content, Entry, Handle
 from agentkv.inputs import Ids, tokenise
+from agentkv.replacing import replaced
 
 if TYPE_CHECKING:
     from agentkv.engine import Engine
@@ -26,6 +27,8 @@ class Edits:
     engine: Engine
     max_tokens: int
     content: Content
+    committed: Content
+    graph: WindowGraph
 
     def __init__(self) -> None:
         self.content = Content()
@@ -36,7 +39,8 @@ class Edits:
     def append(
         self, text: str, kind: str = "note", pin: bool = False, before: Handle | None = None
     ) -> Handle:
-        """Add a message. kind: system, user and assistant are chat roles, anything else is shown as user text.
+        """Add a message. kind: system, user and assistant are chat roles, anything else is shown as user
+        text.
 
         pin: refuse to evict it. before: put it in front of this handle instead of at the end.
         Raises EmptyChunk, InvalidInput, TooLong, ForeignChunk, AlreadyEvicted (of ``before``).
@@ -102,21 +106,23 @@ class Edits:
             )
 
     def replace(self, handle: Handle, text: str) -> Handle:
-        """Change a message in its place; chunks that stand in both texts are kept (a clock in a long header).
+        """Change a message in its place. What stands in both texts before and behind the change is kept as
+        it is (a clock in a long header costs the tokens of the clock).
 
         Returns the handle of the new text; the old one counts as evicted.
         """
-        ids = self._tokens(text, handle.kind)
+        ids = self._tokens(text, handle.kind if isinstance(handle, Handle) else "note")
         with self.editing():
             old = rules.live(self.content, handle)
             rules.fits(self.content.tokens - handle.tokens + len(ids), self.max_tokens)
-            parts = self.cut_parts(ids, handle.kind)
-            live = [(uid, chunk.id) for uid, chunk in old.parts]
-            uids = match(live, [chunk.id for _, chunk in parts], parts[0][0])
+            parts = replaced(self, old, ids)
             new = Handle(self.engine.numbers(1), handle.kind, len(ids), _words(text))
-            chunks = [chunk for _, chunk in parts]
-            entry = Entry(new, tuple(zip(uids, chunks, strict=True)), old.pinned)
-            self.content = self.content.with_entry(entry, self._index(handle)).without({handle.id})
+            content = self.content.with_entry(Entry(new, parts, old.pinned), self._index(handle))
+            # The new text has the old one's placements; a recall of the old one asks for others.
+            chunks = [chunk for _, chunk in rules.live(self.content, handle).parts]
+            first = self.engine.numbers(len(chunks))
+            content = content.with_entry(Entry(handle, tuple(enumerate(chunks, first)), old.pinned))
+            self.content = content.without({handle.id})
             return new
 
     def slide(self, max_tokens: int | None = None) -> list[Handle]:
@@ -139,7 +145,8 @@ class Edits:
             return gone
 
     def clean_view(self, handle: Handle, on: bool = True) -> None:
-        """Show a message as if nothing stood in front of it (its canonical); ``on=False`` puts its context back."""
+        """Show a message as if nothing stood in front of it (its canonical); ``on=False`` puts its context
+        back."""
         with self.editing():
             entry = rules.live(self.content, handle)
             self.content = self.content.with_entry(Entry(entry.handle, entry.parts, entry.pinned, clean=on))

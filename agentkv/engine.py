@@ -78,8 +78,8 @@ class Engine:
     ) -> Engine:
         """An engine over a local model directory, a hub id, or (None) the embedded SmolLM2-135M-Instruct.
 
-        settings: fields of `EngineConfig`. Raises ModelNotFound, UnsupportedModel, and pydantic's ValidationError for
-        an unknown setting.
+        settings: fields of `EngineConfig`. Raises ModelNotFound, UnsupportedModel, and pydantic's
+        ValidationError for an unknown setting.
         """
         config = EngineConfig(**settings)
         path = embedded.ensure() if path_or_hub_id is None else path_or_hub_id
@@ -123,13 +123,15 @@ class Engine:
         self.close()
 
     def numbers(self, count: int) -> int:
-        """The first of ``count`` consecutive numbers that no handle and no placement of this engine has had."""
+        """The first of ``count`` consecutive numbers that no handle and no placement of this engine has
+        had."""
         with self._numbers_lock:
             first, self._next = self._next, self._next + count
         return first
 
     def register(self, ids: Ids, kind: str) -> Chunk:
-        """The chunk of these ids under this engine's model; ids are compared when its digest is known already."""
+        """The chunk of these ids under this engine's model; ids are compared when its digest is known
+        already."""
         return self.chunks.register(ids, kind, self.fingerprint)
 
     def adopt(self, window: Window) -> Window:

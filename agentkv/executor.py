@@ -72,8 +72,8 @@ class Executor:
     def execute(self, plan: Plan, kv: WindowKV, keep: int = 0) -> Outcome:
         """Leave ``kv`` as ``plan`` says. keep: of how many last tokens of the last prefill logits are wanted.
 
-        Raises NothingStored when the store lost what the plan counted on (plan again), OutOfMemory and NonFinite
-        from the model; the rows are then as they were.
+        Raises NothingStored when the store lost what the plan counted on (plan again), OutOfMemory and
+        NonFinite from the model; the rows are then as they were.
         """
         outcome, now = Outcome(), time.perf_counter()
         self.fill_store(plan.ops, kv)
@@ -103,7 +103,8 @@ class Executor:
         return outcome
 
     def fill_store(self, ops: Sequence[Op], kv: WindowKV) -> None:
-        """The ops that only change the store (idle work, too); what they stored is right whatever happens next."""
+        """The ops that only change the store (idle work, too); what they stored is right whatever happens
+        next."""
         for op in ops:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
@@ -118,7 +119,8 @@ class Executor:
                     self.store.drop(whole)  # the patch stands for it now, at a quarter of the bytes
 
     def _writes(self, ops: Sequence[Op]) -> list[Write]:
-        """Rotations, loads and placements, each with its patch: an Apply op amends the write of its placement."""
+        """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
+        placement."""
         writes: dict[int, Write] = {}
         rows = {op.uid: op.row for op in ops if isinstance(op, Keep)}
         for op in ops:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentkv.attention import NAME, RUNS, attention_function
@@ -17,7 +18,7 @@ from agentkv.linear import routable_linears, routed
 
 
 @contextmanager
-def own_attention(model: nn.Module) -> Iterator[None]:
+def own_attention(model: Any) -> Iterator[None]:
     """Give ``model`` our attention inside the block and its own back afterwards, also after an error.
 
     The interface registers names process-wide; ours is registered once and selected only here.
@@ -36,7 +37,7 @@ def own_attention(model: nn.Module) -> Iterator[None]:
 class Runner:
     """Forwards of one model, one at a time (``lock``): several windows and threads share it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         self.lock = threading.RLock()
         self._linears = routable_linears(model)
@@ -46,13 +47,18 @@ class Runner:
     def run(self, runs: Sequence[Run], cache: LiveCache | Overlay, keep: int) -> Tensor:
         """Run tokens over ``cache`` in one forward; each run sees the rows in front of it (`attend_runs`).
 
-        keep: of how many last tokens logits are wanted; returns fp32 or fp64 logits ``[keep, vocab]`` (empty when
-        keep is 0: then the head is not run). Raises NonFinite when the model returns NaN or inf, OutOfMemory when
-        memory ran out; what the runs' rows hold is then void.
+        keep: of how many last tokens logits are wanted; returns fp32 or fp64 logits ``[keep, vocab]``
+        (empty when keep is 0: then the head is not run). Raises NonFinite when the model returns NaN or
+        inf, OutOfMemory when memory ran out; what the runs' rows hold is then void.
         """
         ids = torch.cat([run.ids for run in runs])
         positions = torch.cat([torch.arange(r.row, r.row + len(r.ids), device=ids.device) for r in runs])
-        inputs = {"input_ids": ids[None], "position_ids": positions[None], "cache": cache, "use_cache": True}
+        inputs: dict[str, Any] = {
+            "input_ids": ids[None],
+            "position_ids": positions[None],
+            "cache": cache,
+            "use_cache": True,
+        }
         with self.lock, torch.inference_mode(), own_attention(self.model), routed(self._linears):
             cache.runs = tuple(runs)
             inputs[RUNS] = cache.ends()

@@ -12,7 +12,8 @@ from agentkv_orchestrator.diff import Wanted
 class Handle:
     """One appended message or answer. Pass it to evict, recall, move and the like.
 
-    id: unique in the engine. kind: as given to append. tokens: its length. preview: the first words, for people.
+    id: unique in the engine. kind: as given to append. tokens: its length. preview: the first words, for
+    people.
     """
 
     id: int

@@ -17,7 +17,8 @@ from agentkv.errors import EmptyChunk, InvalidInput
 Ids = NDArray[np.int64]
 
 ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
-"""Kinds that are chat roles; every other kind (document, note, tool, ...) is shown to the model as a user message."""
+"""Kinds that are chat roles; every other kind (document, note, tool, ...) is shown to the model as a user
+message."""
 
 _BODY, _OTHER = "\u2603body\u2603", "\u2603other\u2603"
 
@@ -49,8 +50,8 @@ class Template:
 def template_of(tokenizer: Any) -> Template:
     """The markers that `tokenizer`'s chat template writes around one message of each role.
 
-    Found by rendering marker texts, so that no model's template is known by name here. A template that cannot be cut
-    into frames (it rewrites messages) raises InvalidInput.
+    Found by rendering marker texts, so that no model's template is known by name here. A template that
+    cannot be cut into frames (it rewrites messages) raises InvalidInput.
     """
     eos = {tokenizer.eos_token_id} - {None}
     if not getattr(tokenizer, "chat_template", None):

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: int) -> int:
-    """Run permutations of ``handles`` behind what stands in front of them; store one orbit patch per (chunk, set).
+    """Run permutations of ``handles`` behind what stands in front of them; store one orbit patch per
+    (chunk, set).
 
-    The mean deficit over the orders of a set of antecedents serves every order of that set (Kamera §5). Raises
-    InvalidInput unless the handles are neighbours in the window.
+    The mean deficit over the orders of a set of antecedents serves every order of that set (Kamera §5).
+    Raises InvalidInput unless the handles are neighbours in the window.
     """
     groups = [rules.live(window.content, h).parts for h in handles]
     placed = _neighbours(window, [uid for group in groups for uid, _ in group])
@@ -47,7 +48,8 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
 
 
 def learn_removal(window: Window, handle: Handle) -> int:
-    """Run what stands behind ``handle`` without it; store Δ = KV(B|A∖X) - KV(B|A) as a removal patch per chunk."""
+    """Run what stands behind ``handle`` without it; store Δ = KV(B|A∖X) - KV(B|A) as a removal patch per
+    chunk."""
     leaving = {uid for uid, _ in rules.live(window.content, handle).parts}
     placements = window.graph.placements
     first = next(i for i, p in enumerate(placements) if p.uid in leaving)
@@ -71,7 +73,8 @@ def learn_removal(window: Window, handle: Handle) -> int:
 def _run(
     window: Window, front: Sequence[Placement], row: int, chunks: Sequence[Chunk]
 ) -> Iterator[tuple[Chunk, tuple[str, ...], KVBlock]]:
-    """Prefill ``chunks`` at ``row`` behind the live rows of ``front``, aside; yields (chunk, antecedents, its KV)."""
+    """Prefill ``chunks`` at ``row`` behind the live rows of ``front``, aside; yields (chunk, antecedents,
+    its KV)."""
     if not chunks:
         return
     backend, start = window.engine.backend, window.kv.start

@@ -1,8 +1,8 @@
 """fp32 linear layers on CPUs where oneDNN is faster than the BLAS that torch picked.
 
-torch sends fp32 ``nn.Linear`` to MKL, which runs AVX2 code on AMD processors; oneDNN uses AVX-512 there and is
-about twice as fast on the same dense weights, without packing or copying them. Which one wins is measured once
-per process and thread count, never assumed.
+torch sends fp32 ``nn.Linear`` to MKL, which runs AVX2 code on AMD processors; oneDNN uses AVX-512 there
+and is about twice as fast on the same dense weights, without packing or copying them. Which one wins is
+measured once per process and thread count, never assumed.
 """
 
 from __future__ import annotations

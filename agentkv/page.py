@@ -35,7 +35,8 @@ def window_html(window: Window) -> str:
         )
     legend = "reused green, rotated blue, from the store orange, recomputed red, decoded grey"
     return (
-        f'<div style="font:12px sans-serif"><b>{window.graph.tokens}</b> of {window.max_tokens} tokens, policy '
+        f'<div style="font:12px sans-serif"><b>{window.graph.tokens}</b> of {window.max_tokens} tokens, '
+        f"policy "
         f'{escape(window.policy.name)} <span style="color:#667">({legend})</span>'
         f'<div style="display:flex;height:24px;margin-top:4px">{"".join(boxes)}</div></div>'
     )

@@ -17,7 +17,8 @@ from agentkv.inputs import Ids
 
 
 def known(content: Content, handle: Handle) -> Entry:
-    """The entry of ``handle``. Raises InvalidInput for anything but a handle, ForeignChunk for another window's."""
+    """The entry of ``handle``. Raises InvalidInput for anything but a handle, ForeignChunk for another
+    window's."""
     if not isinstance(handle, Handle):
         raise InvalidInput(
             got=f"{type(handle).__name__} as a handle", expected="what append returned", do="keep the handle"

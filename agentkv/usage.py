@@ -11,7 +11,8 @@ from agentkv_orchestrator.plan import Plan
 class Usage:
     """Totals over all commits: tokens by what happened to them, and milliseconds spent.
 
-    reused: left where they stood. rotated: moved. patched: brought from the store. recomputed: run through the model.
+    reused: left where they stood. rotated: moved. patched: brought from the store. recomputed: run through
+    the model.
     decoded: generated. commit_ms: planning, edits and prefill. idle_ms: settling.
     """
 

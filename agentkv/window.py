@@ -1,7 +1,8 @@
 """A window: what an agent's model sees, as chunks that can leave, come back and change places.
 
-Edits are noted at once and carried out together, by one plan, when the window is next used (`commit`, `generate`,
-`stream`, `audit`, ...). A call that is refused changes nothing; a plan that fails is rolled back to the last commit.
+Edits are noted at once and carried out together, by one plan, when the window is next used (`commit`,
+`generate`, `stream`, `audit`, ...). A call that is refused changes nothing; a plan that fails is rolled
+back to the last commit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from agentkv_orchestrator.check import check
@@ -63,7 +64,8 @@ class Window(Edits):
         self.last_answer: Handle | None = None
 
     def plan(self, headroom: int = 0) -> Plan:
-        """What `commit` would do now; nothing is carried out. headroom: rows to leave free behind the window."""
+        """What `commit` would do now; nothing is carried out. headroom: rows to leave free behind the
+        window."""
         try:
             return make_plan(
                 self.graph,
@@ -79,11 +81,12 @@ class Window(Edits):
             raise TooLong(error.got, error.expected, error.do) from error
 
     def commit(self, headroom: int = 0, keep: int = 0) -> Plan:
-        """Carry out all noted edits. On failure the window is as it was at the last commit, and the error is raised.
+        """Carry out all noted edits. On failure the window is as it was at the last commit, and the error
+        is raised.
 
         headroom: rows to leave free for an answer. keep: of how many last tokens logits are wanted
-        (``last_outcome.logits``, None when nothing was prefilled). Raises TooLong, NothingStored, OutOfMemory,
-        NonFinite.
+        (``last_outcome.logits``, None when nothing was prefilled). Raises TooLong, NothingStored,
+        OutOfMemory, NonFinite.
         """
         with self.editing():
             start = time.perf_counter()
@@ -128,17 +131,19 @@ class Window(Edits):
             return plan
 
     def learn_orders(self, handles: Sequence[Handle], orders: int = 6, seed: int = 0) -> int:
-        """Idle work: form orbit patches for these neighbouring messages, so that any order of them is a patch away.
+        """Idle work: form orbit patches for these neighbouring messages, so that any order of them is a
+        patch away.
 
-        orders: how many permutations are run through the model (all, when there are no more). Returns the number of
-        patches stored. See Kamera §5 and docs/concepts.md.
+        orders: how many permutations are run through the model (all, when there are no more). Returns the
+        number of patches stored. See Kamera §5 and docs/concepts.md.
         """
         with self.editing():
             self.commit()
             return learn_orders(self, handles, orders, seed)
 
     def learn_removal(self, handle: Handle) -> int:
-        """Idle work: form removal patches for everything behind ``handle``, for the day it leaves; returns how many."""
+        """Idle work: form removal patches for everything behind ``handle``, for the day it leaves; returns
+        how many."""
         with self.editing():
             self.commit()
             return learn_removal(self, handle)
@@ -155,8 +160,8 @@ class Window(Edits):
     def generate(self, prompt: str | None = None, **sampling: Any) -> str:
         """The model's answer to ``prompt`` (appended as a user message), or to the window as it is.
 
-        sampling: fields of `Sampling` (max_new_tokens, temperature, top_p, seed). The answer becomes a message of
-        the window; `last_answer` is its handle.
+        sampling: fields of `Sampling` (max_new_tokens, temperature, top_p, seed). The answer becomes a
+        message of the window; `last_answer` is its handle.
         """
         return "".join(self.stream(prompt, **sampling))
 
@@ -178,17 +183,19 @@ class Window(Edits):
         return "".join([piece async for piece in self.astream(prompt, **sampling)])
 
     def audit(self, question: Handle | None = None, new_tokens: int = 16, attribute: bool = True) -> Audit:
-        """Re-prefill this window from nothing and compare: KL(re-prefill ‖ window) per token, greedy agreement.
+        """Re-prefill this window from nothing and compare: KL(re-prefill ‖ window) per token, greedy
+        agreement.
 
-        question: the message over whose tokens the two are compared (default: the last one). attribute: also find
-        which messages carry the error. The window is not changed.
+        question: the message over whose tokens the two are compared (default: the last one). attribute:
+        also find which messages carry the error. The window is not changed.
         """
         with self.editing():
             self.commit()
             return audit(self, question, new_tokens, attribute)
 
-    def explain(self, fmt: str = "text") -> str:
-        """Why the last commit did what it did. fmt: text, json or mermaid. Raises InvalidInput before any commit."""
+    def explain(self, fmt: Literal["text", "json", "mermaid"] = "text") -> str:
+        """Why the last commit did what it did. fmt: text, json or mermaid. Raises InvalidInput before any
+        commit."""
         if self.last_plan is None:
             raise InvalidInput(
                 got="a window that was never committed", expected="a plan", do="call commit() first"

@@ -33,8 +33,8 @@ class Backend(Protocol):
         ...
 
     def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
-        """Run (row, ids) in one forward, each run behind the rows in front of it; logits ``[keep, vocab]`` of the
-        last ``keep`` tokens."""
+        """Run (row, ids) in one forward, each run behind the rows in front of it; logits ``[keep, vocab]``
+        of the last ``keep`` tokens."""
         ...
 
     def canonical(self, ids: Ids) -> KVBlock:

@@ -1,7 +1,7 @@
 """A backend without a model: the KV of a token is its id, and every call is written down.
 
-For tests of planner and executor, and for users' own policies: `RecordingBackend.calls` tells what a plan did,
-and the rows of the window tell which tokens stand where.
+For tests of planner and executor, and for users' own policies: `RecordingBackend.calls` tells what a plan
+did, and the rows of the window tell which tokens stand where.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class RecordingBackend:
         kv.slots[0][:, row : row + block.tokens] = block.slots[0]
 
     def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
-        """The next token is the sum of all ids in front, modulo the vocabulary: it depends on the whole window."""
+        """The next token is the sum of all ids in front, modulo the vocabulary: it depends on the whole
+        window."""
         for row, ids in runs:
             self.calls.append(("prefill", row, len(ids)))
             kv.slots[0][0, row : row + len(ids), 0, 0] = torch.tensor(ids)

@@ -1,4 +1,5 @@
-"""The tensor backend: kernels for edits, the model for forwards. ``TritonBackend`` differs in its kernels only."""
+"""The tensor backend: kernels for edits, the model for forwards. ``TritonBackend`` differs in its kernels
+only."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from agentkv.patches import Budget, Patch, deficit, form
 class TorchBackend:
     """Edits with torch, on any device.
 
-    sink: ids that stand in front of every canonical (they carry the attention sink, so that no chunk grows its own).
+    sink: ids that stand in front of every canonical (they carry the attention sink, so that no chunk grows
+    its own).
     budget: bytes of a patch.
     """
 

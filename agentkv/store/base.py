@@ -1,4 +1,5 @@
-"""What every store does. `MemoryStore` is the specification; `agentkv.testing` holds the conformance suite."""
+"""What every store does. `MemoryStore` is the specification; `agentkv.testing` holds the conformance
+suite."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Store(Protocol):
 def residency(store: Store) -> FrozenResidency:
     """What the planner may know of a store: which kinds exist per chunk, no tensors."""
     held: dict[str, dict[Kind, set[str]]] = {}
-    for key in store.keys():
+    for key in store.keys():  # noqa: SIM118  (a store is no dict)
         held.setdefault(key.chunk, {}).setdefault(key.kind, set()).add(key.context)
     return FrozenResidency(
         {

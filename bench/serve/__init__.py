@@ -1,0 +1,1 @@
+"""What a user of a window waits for."""

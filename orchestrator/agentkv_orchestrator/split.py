@@ -1,0 +1,50 @@
+"""Dividing a placement: an edit inside a chunk keeps what stands before and behind it."""
+
+from collections.abc import Sequence
+
+from .chunks import Chunk
+from .errors import WindowError
+from .window import Placement, WindowGraph
+
+
+def split(graph: WindowGraph, uid: int, parts: Sequence[tuple[int, Chunk]]) -> WindowGraph:
+    """The same window with placement `uid` said to be several: bookkeeping only, every tensor stays what it is.
+
+    parts: (uid, chunk) in order; together they hold the tokens of the placement. Whoever was conditioned on the chunk
+    was conditioned on its parts. Raises WindowError when lengths do not add up, or when the chunk is placed twice
+    (then nobody can say whose antecedent it was).
+    """
+    whole = graph.get(uid)
+    if whole is None or sum(chunk.length for _, chunk in parts) != whole.chunk.length:
+        raise WindowError(
+            f"parts of {[chunk.length for _, chunk in parts]} tokens for uid {uid}",
+            f"parts of {whole.chunk.length} tokens" if whole else "a live uid",
+            "cut the live chunk's own tokens",
+        )
+    if sum(p.chunk.id == whole.chunk.id for p in graph.placements) > 1:
+        raise WindowError(
+            f"chunk {whole.chunk.id} placed twice", "a chunk placed once", "replace it as a whole"
+        )
+    ids = tuple(chunk.id for _, chunk in parts)
+    placements: list[Placement] = []
+    for p in graph.placements:
+        if p.uid == uid:
+            placements += _divided(p, parts)
+        elif whole.chunk.id in p.antecedents:
+            at = p.antecedents.index(whole.chunk.id)
+            known = (*p.antecedents[:at], *ids, *p.antecedents[at + 1 :])
+            placements.append(p.model_copy(update={"antecedents": known}))
+        else:
+            placements.append(p)
+    return graph.revise(placements)
+
+
+def _divided(whole: Placement, parts: Sequence[tuple[int, Chunk]]) -> list[Placement]:
+    """Every part was conditioned on the parts before it as well."""
+    found: list[Placement] = []
+    seen, tokens, row = whole.antecedents, whole.antecedent_tokens, whole.row
+    for uid, chunk in parts:
+        update = {"uid": uid, "chunk": chunk, "row": row, "antecedents": seen, "antecedent_tokens": tokens}
+        found.append(whole.model_copy(update=update))
+        seen, tokens, row = (*seen, chunk.id), tokens + chunk.length, row + chunk.length
+    return found
