@@ -53,6 +53,8 @@ def check_factors(src: Tensor, factors: Factors) -> None:
         raise ShapeError("factors.right", tuple(right.shape), f"[ΣR, {heads * width}]", "one row per rank")
     if tuple(left.shape) != (tokens, total):
         raise ShapeError("factors.left", tuple(left.shape), (tokens, total), "one row per token")
+    if left.dtype != right.dtype:
+        raise ShapeError("factors.right", right.dtype, left.dtype, "store both sides in one dtype")
     if tuple(offsets.shape) != (layers + 1,):
         raise ShapeError("factors.offsets", tuple(offsets.shape), (layers + 1,), "one bound more than layers")
     if offsets.device.type == "cpu":
