@@ -64,7 +64,7 @@ def form(
     scheme: Scheme = "energy",
     layers: float | Sequence[int] | None = None,
     weights: Sequence[float] | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     kind: Kind = "conditioned",
 ) -> Patch:
     """Factorise a deficit into a patch of at most the budget's bytes.
@@ -72,12 +72,12 @@ def form(
     delta: per slot [L, n, H, D]; L and n are common. budget: see `Budget`. scheme: how it is spent.
     layers: None for all, a share in (0, 1] for the deepest ones, or indices.
     weights: per slot, multiplies σ² in the ranking of "energy"; 1 each by default.
-    dtype: storage dtype of the factors. The factorisation runs in fp32, fp64 for fp64 deltas.
+    dtype: storage dtype of the factors; None takes that of the factorisation, fp32, or fp64 for fp64 deltas.
     Raises BadRank for a budget below one component, InvalidInput for slots that do not line up,
     NonFinite for NaN or infinity.
     """
     flat = [x.flatten(2) for x in check(delta)]  # [L, n, d]
-    depth = flat[0].shape[0]
+    depth, dtype = flat[0].shape[0], dtype or flat[0].dtype
     chosen = pick_layers(depth, layers)
     picked = flat if len(chosen) == depth else [x[chosen] for x in flat]
     limit = budget.resolve(picked, depth, dtype.itemsize)

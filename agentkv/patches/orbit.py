@@ -50,6 +50,6 @@ class OrbitMean:
                 mean.lerp_(x, 1 / (self._count + 1))
         self._count += 1
 
-    def form(self, budget: Budget, scheme: Scheme = "energy", dtype: torch.dtype = torch.float32) -> Patch:
+    def form(self, budget: Budget, scheme: Scheme = "energy", dtype: torch.dtype | None = None) -> Patch:
         """The orbit patch. `energy` is the share of ‖Δ̄‖², not of any one order's deficit."""
         return form(self.mean, budget, scheme, dtype=dtype, kind="orbit")

@@ -18,7 +18,7 @@ def removal(
     kept: Sequence[Tensor],
     budget: Budget,
     scheme: Scheme = "energy",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> Patch:
     """The patch that makes a survivor forget an antecedent.
 
