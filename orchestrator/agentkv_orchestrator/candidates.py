@@ -158,7 +158,7 @@ def load(site: Site) -> Candidate | None:
     """Bring KV that was conditioned on exactly this context."""
     if not site.in_context(site.resident.conditioned):
         return None
-    reason = f"exact KV is stored behind these {_count(site.front)}"
+    reason = f"exact KV is stored for the {_count(site.front)} in front"
     return Candidate((site.step(Load, "load", reason, row=site.row, context=site.context),))
 
 
@@ -167,7 +167,7 @@ def patch(site: Site) -> Candidate | None:
     if not site.resident.canonical or not site.in_context(site.resident.patches):
         return None
     kl = site.weight * site.costs.kl.patch
-    reason = f"a patch is stored for these {_count(site.front)} in this order"
+    reason = f"a patch is stored for the {_count(site.front)} in front"
     applied = site.step(ApplyPatch, "apply_patch", reason, kl, context=site.context)
     return Candidate((_placed(site, "base of the patch"), applied))
 
@@ -180,7 +180,7 @@ def orbit(site: Site) -> Candidate | None:
     if key not in site.resident.orbits:
         return None
     kl = site.weight * site.costs.kl.orbit
-    reason = f"a patch is stored for these {_count(site.front)} in any order"
+    reason = f"a patch is stored for the {_count(site.front)} in front, in any order"
     applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key)
     return Candidate((_placed(site, "base of the orbit patch"), applied))
 

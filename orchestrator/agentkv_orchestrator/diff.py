@@ -34,13 +34,13 @@ class Change(BaseModel):
     chunk: Chunk
     kind: Kind
     lost: tuple[str, ...] = ()
-    """Antecedents in the tensor that do not stand in front any more."""
+    """Antecedents in the tensor that are in the window no more."""
     lost_tokens: int = 0
     gained: tuple[str, ...] = ()
-    """Chunks in front that the tensor has not seen."""
+    """Chunks that came to stand in front and that the tensor has not seen."""
     gained_tokens: int = 0
     reordered: bool = False
-    """The antecedents that stayed stand in another order."""
+    """Antecedents stand in another order, or behind the chunk, or something computed behind it in front."""
     hole: bool = False
     """An antecedent left from behind one that stayed."""
 
@@ -62,41 +62,46 @@ def diff(graph: WindowGraph, wanted: Sequence[Wanted], residency: Residency | No
     require_wanted(graph, wanted)
     held = residency or FrozenResidency()
     changes: list[Change] = []
-    front: list[Chunk] = []
-    for w in wanted:
+    for i, w in enumerate(wanted):
         live = graph.get(w.uid)
         if live is None:
             kind: Kind = "new" if held.of(w.chunk.id).empty else "recalled"
             changes.append(Change(uid=w.uid, chunk=w.chunk, kind=kind))
         else:
-            changes.append(_change(live, [] if w.clean else front))
-        front.append(w.chunk)
+            changes.append(_change(graph, live, [] if w.clean else wanted[:i], wanted[i + 1 :]))
     asked = {w.uid for w in wanted}
     gone = (p for p in graph.placements if p.uid not in asked)
     return changes + [Change(uid=p.uid, chunk=p.chunk, kind="dropped") for p in gone]
 
 
-def _change(live: Placement, front: Sequence[Chunk]) -> Change:
-    """Compare a live placement's antecedents with the chunks that will stand in front."""
-    before, after = live.antecedents, tuple(chunk.id for chunk in front)
+def _change(graph: WindowGraph, live: Placement, front: Sequence[Wanted], behind: Sequence[Wanted]) -> Change:
+    """Compare a live placement's antecedents with what will stand around it."""
+    before, after = live.antecedents, tuple(w.chunk.id for w in front)
     if before == after:
         return Change(uid=live.uid, chunk=live.chunk, kind="kept")
-    lost, gained = _minus(before, after), _minus(after, before)
-    stayed, standing = _minus(before, lost), _minus(after, gained)
-    length = {chunk.id: chunk.length for chunk in front}
-    reordered = stayed != standing
+    missing, unseen = _minus(before, after), _minus(after, before)
+    # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
+    lost = _minus(missing, (w.chunk.id for w in behind))
+    gained = _minus(unseen, (w.chunk.id for w in front if _has_seen(graph.get(w.uid), live)))
+    length = {w.chunk.id: w.chunk.length for w in (*front, *behind)}
+    reordered = lost != missing or gained != unseen or _minus(before, missing) != _minus(after, unseen)
     return Change(
         uid=live.uid,
         chunk=live.chunk,
         kind="reordered" if reordered else "survivor",
         lost=lost,
-        lost_tokens=live.antecedent_tokens - sum(length[a] for a in stayed),
+        lost_tokens=live.antecedent_tokens - sum(length[a] for a in _minus(before, lost)),
         gained=gained,
         gained_tokens=sum(length[a] for a in gained),
         reordered=reordered,
         # Leaving from the front shifts everyone alike; leaving from behind a survivor tears a hole.
         hole=before[: len(lost)] != lost,
     )
+
+
+def _has_seen(p: Placement | None, other: Placement) -> bool:
+    """p was computed behind the chunk of `other`."""
+    return p is not None and p is not other and other.chunk.id in p.antecedents
 
 
 def _minus(items: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
