@@ -113,8 +113,9 @@ class Executor:
                 self.store.put(Key("canonical", op.chunk), self.backend.canonical(self.ids_of(op.chunk)))
             elif isinstance(op, FormPatch):
                 whole = Key("conditioned", op.chunk, op.context)
-                canonical = self._block(Key("canonical", op.chunk), op.tokens)
-                patch = self.backend.form(self._block(whole, op.tokens), canonical)
+                tokens = len(self.ids_of(op.chunk))  # idle work on an evicted chunk cannot tell its length
+                canonical = self._block(Key("canonical", op.chunk), tokens)
+                patch = self.backend.form(self._block(whole, tokens), canonical)
                 if self.store.put(Key("patch", op.chunk, op.context), patch):
                     self.store.drop(whole)  # the patch stands for it now, at a quarter of the bytes
 
