@@ -10,7 +10,7 @@ from agentkv_kernels.merge.reference import merge as merge_reference
 from agentkv_kernels.merge.torch import merge
 from agentkv_kernels.patch.reference import place as place_reference
 from agentkv_kernels.patch.torch import place
-from agentkv_kernels.rotate import bands
+from agentkv_kernels.rotate import blocks
 from agentkv_kernels.rotate.reference import rotate as rotate_reference
 from agentkv_kernels.rotate.torch import rotate
 
@@ -75,7 +75,7 @@ def test_rotate_takes_any_strides(style: str) -> None:
 
 
 def test_rotation_crosses_block_borders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bands, "BLOCK_NUMBERS", 7 * 3 * 16)
+    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 7 * 3 * 16)
     x = slot(2, 33, 3, 16, torch.float32)
     rope, factors = rope_for(x), factors_for(x, (5, 0))
     assert_close(rotate(x, rope), rotate_reference(x, rope))

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from agentkv_kernels.checks import check_place
 from agentkv_kernels.patch.lowrank import product
-from agentkv_kernels.rotate.bands import arithmetic, bands_of, blocks, turn
-from agentkv_kernels.rotate.torch import scratch_like, tables_of
+from agentkv_kernels.rotate.blocks import BlockTurn, arithmetic, blocks
 from agentkv_kernels.types import Factors, Rope
 
 
@@ -41,33 +40,26 @@ def _place_block(
     to: Tensor, index: Tensor | None, block: Tensor, rope: Rope | None, factors: Factors | None, rows: slice
 ) -> None:
     """Place block [L, n, H, D] into `to` [L, n, H, D], or into rows `index` of `to` [L, rows, H, D]."""
-    dtype = arithmetic(block.dtype)
-    specs = [-1] * block.shape[0] if rope is None else rope.spec_of_layer.tolist()
-    bounds = [0] * (block.shape[0] + 1) if factors is None else factors.offsets.tolist()
-    wide = block.dtype == dtype
-    direct = wide and index is None
-    if rope is not None:
-        tables = tables_of(rope, specs, rows, block)
-        into = bands_of(to, rope) if direct else scratch_like(block, rope)
-        source = bands_of(block, rope) if wide else scratch_like(block, rope)
-    targets, layers = to.unbind(0), block.unbind(0)
-    for layer, spec in enumerate(specs):
+    dtype, layers = arithmetic(block.dtype), block.shape[0]
+    specs = [-1] * layers if rope is None else rope.spec_of_layer.tolist()
+    bounds = [0] * (layers + 1) if factors is None else factors.offsets.tolist()
+    turn = None if rope is None else BlockTurn(rope, rows, specs, block, to if index is None else None)
+    for layer, (target, source) in enumerate(zip(to.unbind(0), block.unbind(0), strict=True)):
         rank = slice(bounds[layer], bounds[layer + 1])
         base = None
         if factors is not None and rank.start < rank.stop:
-            base = product(factors.left[rows, rank], factors.right[rank], dtype).view(block.shape[1:])
-        if spec >= 0:
-            if not wide:
-                source.whole[layer].copy_(layers[layer])
-            turn(into, source, layer, tables[spec], base)
-            if not direct:
-                _store(targets[layer], index, into.whole[layer])
+            base = product(factors.left[rows, rank], factors.right[rank], dtype).view(source.shape)
+        if turn is not None and specs[layer] >= 0:
+            held = turn(layer, base)
         elif base is None:
-            _store(targets[layer], index, layers[layer])
-        elif direct:
-            torch.add(layers[layer], base, out=targets[layer])
+            held = source
+        elif index is None and target.dtype == dtype:
+            held = None
+            torch.add(source, base, out=target)
         else:
-            _store(targets[layer], index, base.add_(layers[layer]))
+            held = base.add_(source)
+        if held is not None:
+            _store(target, index, held)
 
 
 def _store(target: Tensor, index: Tensor | None, value: Tensor) -> None:
