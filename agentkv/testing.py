@@ -1,8 +1,8 @@
 """For tests, ours and yours: an engine without a model, and what every store and every backend must do.
 
-`recording_engine()` opens windows whose KV are token ids, so that a test sees in microseconds which token an edit
-left in which row. To test a store or a backend of your own, subclass `StoreConformance` or `BackendConformance`
-under a name that starts with ``Test``, build yours in `make`, and let pytest collect it.
+`recording_engine()` opens windows whose KV are token ids, so that a test sees in microseconds which token an
+edit left in which row. To test a store or a backend of your own, subclass `StoreConformance` or
+`BackendConformance` under a name that starts with ``Test``, build yours in `make`, and let pytest collect it.
 """
 
 from __future__ import annotations
