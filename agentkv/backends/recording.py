@@ -61,7 +61,7 @@ class RecordingBackend:
 
     def canonical(self, ids: Ids) -> KVBlock:
         self.calls.append(("canonical", 0, len(ids)))
-        return KVBlock((torch.as_tensor(ids).reshape(1, -1, 1, 1),), torch.arange(len(ids)))
+        return KVBlock((torch.tensor(ids).reshape(1, -1, 1, 1),), torch.arange(len(ids)))
 
     def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
         self.calls.append(("form", int(conditioned.positions[0]), conditioned.tokens))
