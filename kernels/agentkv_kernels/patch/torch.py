@@ -27,13 +27,17 @@ def place(
     anything is written.
     """
     check_place(dst, index, src, rope, factors)
+    paged = None if isinstance(index, int) else index
     for to, of, turned, low_rank in zip(dst, src, rope, factors, strict=True):
+        region = to[:, index : index + of.shape[1]] if isinstance(index, int) else to
+        if turned is None and low_rank is None:
+            _store(region, paged, of, 1)
+            continue
         for rows in blocks(of.shape[1], of.shape[2] * of.shape[3]):
-            if isinstance(index, int):
-                target = to[:, index + rows.start : index + rows.stop]  # [L, n, H, D]
-                _place_block(target, None, of[:, rows], turned, low_rank, rows)
+            if paged is None:
+                _place_block(region[:, rows], None, of[:, rows], turned, low_rank, rows)
             else:
-                _place_block(to, index[rows], of[:, rows], turned, low_rank, rows)
+                _place_block(region, paged[rows], of[:, rows], turned, low_rank, rows)
 
 
 def _place_block(
@@ -59,13 +63,14 @@ def _place_block(
         else:
             held = base.add_(source)
         if held is not None:
-            _store(target, index, held)
+            _store(target, index, held, 0)
 
 
-def _store(target: Tensor, index: Tensor | None, value: Tensor) -> None:
+def _store(target: Tensor, index: Tensor | None, value: Tensor, axis: int) -> None:
+    """Round `value` into all of `target`, or into the rows `index` of its `axis`."""
     if index is None:
         target.copy_(value)
         return
     if value.untyped_storage().data_ptr() == target.untyped_storage().data_ptr():
         value = value.clone()  # index_copy_ refuses views of one storage, even of rows that do not meet
-    target.index_copy_(0, index, value.to(target.dtype))
+    target.index_copy_(axis, index, value.to(target.dtype))

@@ -4,6 +4,7 @@ A block is small enough for its scratch and tables to stay in cache, and large e
 starting an op to vanish.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,8 +24,9 @@ def arithmetic(dtype: torch.dtype) -> torch.dtype:
 
 
 def blocks(tokens: int, numbers_per_token: int) -> Iterator[slice]:
-    """Cut 0..tokens into runs whose rows fit BLOCK_NUMBERS."""
-    step = max(1, BLOCK_NUMBERS // max(1, numbers_per_token))
+    """Cut 0..tokens into even runs whose rows fit BLOCK_NUMBERS."""
+    most = max(1, BLOCK_NUMBERS // max(1, numbers_per_token))
+    step = max(1, math.ceil(tokens / max(1, math.ceil(tokens / most))))
     for start in range(0, tokens, step):
         yield slice(start, min(start + step, tokens))
 
