@@ -79,14 +79,13 @@ class Site:
         return self.placement is not None and not self.placement.antecedents and bool(self.front)
 
     @property
-    def ends_clean_view(self) -> bool:
-        """The context is asked back for, so bare KV is no answer, however little its error."""
-        return self.placement is not None and self.placement.clean and not self.wanted.clean
+    def was_clean(self) -> bool:
+        return self.placement is not None and self.placement.clean
 
     @property
     def may_stand(self) -> bool:
         """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
-        switches = self.wanted.clean or self.ends_clean_view
+        switches = self.wanted.clean or self.was_clean
         return self.placement is not None and (not switches or self.change.kind == "kept")
 
     @property
@@ -105,9 +104,8 @@ class Site:
         """KL of leaving the live KV as it is."""
         if self.change.kind == "kept":
             return 0.0
-        if self.bare:
-            return self.costs.kl.canonical
-        return self.weight * self.costs.stale(self.change, self.window_tokens)
+        whole = self.costs.kl.canonical if self.bare else self.costs.stale(self.change, self.window_tokens)
+        return self.weight * whole
 
     def step(self, kind: type[_S], timed: Timed | None, reason: str, kl: float = 0.0, **fields: Any) -> _S:
         """A priced op for this chunk."""
@@ -187,8 +185,8 @@ def orbit(site: Site) -> Candidate | None:
 
 def canonical(site: Site) -> Candidate | None:
     """Canonical alone. Charged at the front as well: the sink it was computed behind is missing there."""
-    if not site.resident.canonical or site.ends_clean_view:
-        return None
+    if not site.resident.canonical or site.was_clean:
+        return None  # a clean view that ends asked for its context back
     reason = f"the canonical is stored, no patch for {_count(site.front)} in front"
     return Candidate((_placed(site, reason, site.weight * site.costs.kl.canonical),))
 

@@ -39,7 +39,7 @@ def _exact(sites: Sequence[Site]) -> list[Candidate]:
 
 
 def _untouched(site: Site) -> bool:
-    """What is wanted stands there already, and a prefix cache would hold the same bits."""
+    """What is wanted stands there already, and behind a prefix of such so does what a prefix cache holds."""
     p = site.placement
     if p is None or p.row != site.row or site.change.kind != "kept" or p.clean != site.wanted.clean:
         return False

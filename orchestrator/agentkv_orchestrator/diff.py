@@ -82,7 +82,7 @@ def _change(graph: WindowGraph, live: Placement, front: Sequence[Wanted], behind
     missing, unseen = _minus(before, after), _minus(after, before)
     # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
     lost = _minus(missing, (w.chunk.id for w in behind))
-    gained = _minus(unseen, (w.chunk.id for w in front if _has_seen(graph.get(w.uid), live)))
+    gained = _minus(unseen, (w.chunk.id for w in front if _has_seen(graph.get(w.uid), live.chunk)))
     length = {w.chunk.id: w.chunk.length for w in (*front, *behind)}
     reordered = lost != missing or gained != unseen or _minus(before, missing) != _minus(after, unseen)
     return Change(
@@ -99,9 +99,8 @@ def _change(graph: WindowGraph, live: Placement, front: Sequence[Wanted], behind
     )
 
 
-def _has_seen(p: Placement | None, other: Placement) -> bool:
-    """p was computed behind the chunk of `other`."""
-    return p is not None and p is not other and other.chunk.id in p.antecedents
+def _has_seen(p: Placement | None, chunk: Chunk) -> bool:
+    return p is not None and chunk.id in p.antecedents
 
 
 def _minus(items: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:

@@ -15,8 +15,6 @@ class _Front:
 
     ids: tuple[str, ...] = ()
     tokens: int = 0
-    verbatim: bool = True
-    """All of it is what a prefix cache would hold, or a clean view that was asked for."""
     untouched: bool = True
     """This plan wrote none of it."""
 
@@ -24,7 +22,6 @@ class _Front:
         return _Front(
             ids=(*self.ids, p.chunk.id),
             tokens=self.tokens + p.chunk.length,
-            verbatim=self.verbatim and (p.verbatim or p.clean),
             untouched=self.untouched and isinstance(op, Keep) and applied is None,
         )
 
@@ -58,7 +55,7 @@ def _stood(
     """KV that was kept or moved has the antecedents it had, unless a removal patch took some out."""
     moved = isinstance(op, Rotate)
     if not moved and applied is None:
-        same = live.antecedents == front.ids and front.untouched and front.verbatim
+        same = live.antecedents == front.ids and front.untouched
         return live.model_copy(update={"verbatim": live.verbatim and same})
     written: dict[str, object] = {
         "row": op.row,
@@ -82,7 +79,7 @@ def _written(w: Wanted, op: Placing, applied: Applying | None, front: _Front, re
         antecedents=() if bare else front.ids,
         antecedent_tokens=0 if bare else front.tokens,
         exact=not isinstance(op, PlaceCanonical),
-        verbatim=computed and front.verbatim,
+        verbatim=computed,
         roundings=0 if computed else 1,
         revision=revision,
     )

@@ -40,7 +40,8 @@ class Placement(BaseModel):
     exact: bool
     """The tensor is what a forward behind `antecedents`, as they stood then, gives, to rounding."""
     verbatim: bool = False
-    """Bit for bit what a prefix cache would hold: computed behind only such, and not moved since."""
+    """Computed where it stands, and nothing in front has changed since: bit for bit what a prefix cache holds
+    where all in front is verbatim too."""
     clean: bool = False
     """Conditioned on nothing because that was asked for."""
     roundings: int = Field(default=0, ge=0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from agentkv_orchestrator.candidates import Candidate
-from agentkv_orchestrator.choose import choose, over
+from agentkv_orchestrator.choose import _hull, choose, over
 from agentkv_orchestrator.cost import Time
 from agentkv_orchestrator.errors import WindowError
 from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Rotate, Stash
@@ -44,6 +44,19 @@ def test_balanced_is_one_step_at_most_from_the_best(shapes: list, budget: int) -
     # Nothing can be handed back: any cheaper candidate for one chunk would break the budget.
     for mine, candidates in zip(chosen, options, strict=True):
         assert all(c.ms >= mine.ms or over(kl - mine.kl + c.kl, budget) for c in candidates)
+
+
+@given(st.lists(st.tuples(figures, figures), min_size=1, max_size=8))
+def test_a_hull_buys_less_and_less_and_nothing_lies_below_it(shape: list) -> None:
+    hull = [(c.ms, c.kl) for c in _hull([option(ms, kl) for ms, kl in shape])]
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(hull)]
+    assert slopes == sorted(set(slopes))
+    assert all(slope < 0 for slope in slopes)
+    assert hull[0] == min(shape)
+    assert hull[-1][1] == min(kl for _, kl in shape)
+    for (ms, kl), (a, b) in product(shape, pairwise(hull)):
+        if a[0] <= ms <= b[0]:
+            assert kl >= a[1] + (ms - a[0]) * (b[1] - a[1]) / (b[0] - a[0]) - 1e-9
 
 
 @given(chunks_options)
@@ -99,6 +112,8 @@ def test_survivors_answer_for_their_share_and_a_bare_canonical_in_full(session: 
     placed = session.go([*session.wanted, x], "fast")
     assert placed.predicted_kl == COSTS.kl.canonical
     assert session.plan(session.wanted, "fast").predicted_kl == COSTS.kl.canonical
+    session.learn_orbit("x", [w.chunk.id for w in session.wanted[:-1]])
+    assert session.plan(session.wanted, Policy(kl_budget=0.03)).predicted_kl == COSTS.kl.orbit
 
 
 def test_every_choice_says_what_else_there_was(session: Session) -> None:
@@ -165,6 +180,8 @@ def test_idle_work_makes_a_patch_of_every_stored_block(session: Session) -> None
     ]
     each = COSTS.time("form_canonical", 10) + COSTS.time("form_patch", 10)
     assert plan.predicted_ms == pytest.approx(3 * each)
+    assert session.settle().ops == ()
+    session.go([b])  # s leaves the front, where nothing was in front of it that a patch could hold
     assert session.settle().ops == ()
 
 

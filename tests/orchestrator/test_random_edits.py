@@ -89,6 +89,16 @@ def test_exact_gives_the_bits_of_a_prefix_cache(history: list, script: list) -> 
         fresh += found
 
 
+def test_exact_does_not_take_a_canonical_for_a_computed_chunk() -> None:
+    """At the front both have no antecedents, and still differ."""
+    session = Session()
+    session.go([session.place("a", 5)])
+    plain = list(session.wanted)
+    session.go([plain[0].model_copy(update={"clean": True})], "exact")
+    back = session.go(plain, "exact")
+    assert [op.op for op in back.ops] == ["prefill"]
+
+
 @settings(max_examples=100, deadline=None)
 @given(edits)
 def test_an_exact_plan_is_a_kept_prefix_and_the_rest_computed(script: list) -> None:

@@ -52,6 +52,10 @@ def test_two_placements_of_a_chunk_are_two_nodes() -> None:
     assert graph.stale() == ()
 
 
+def test_an_antecedent_with_the_same_content_is_another_placement() -> None:
+    assert window(("a", ("a",)), ("b", ())).antecedents(0) == ()
+
+
 def test_reorders_may_close_a_cycle() -> None:
     graph = window(("b", ("a",)), ("a", ("b",)))
     assert graph.cascade(0) == (1,)
