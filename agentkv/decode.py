@@ -116,6 +116,7 @@ class _Decoding:
             window.content = content
             raise
         window.commit(headroom=room, keep=1)
+        window.kv.own()  # a commit that writes nothing leaves the rows shared with forks
         logits, last = window.last_outcome.logits, window.graph.placements[-1]
         prefilled = window.last_plan is not None and any(
             isinstance(op, Prefill) and op.uid == last.uid for op in window.last_plan.ops

@@ -81,6 +81,7 @@ class Executor:
         writes = self._writes(plan.ops)
         prefills = [op for op in plan.ops if isinstance(op, Prefill)]
         if not writes and not prefills:
+            kv.grow(plan.frame.capacity)  # an answer may follow
             kv.start, kv.end = plan.frame.start, plan.frame.start + _tokens(plan.ops)
             return outcome
         kv.own()
