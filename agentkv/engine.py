@@ -12,6 +12,7 @@ import torch
 from agentkv_orchestrator.chunks import Chunk, ChunkTable
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.residency import Context, FrozenResidency
 
 from agentkv.backends.base import Backend
 from agentkv.backends.torch import TorchBackend
@@ -23,9 +24,12 @@ from agentkv.forward import Runner
 from agentkv.inputs import Ids, template_of
 from agentkv.models import embedded, hf
 from agentkv.patches import Budget
-from agentkv.store.base import Store
+from agentkv.store.base import Store, residency
 from agentkv.store.memory import MemoryStore
 from agentkv.window import Window
+
+FORGET_AT = 1024
+"""Contexts above which unused ones are looked for."""
 
 SINK_TOKENS = 32
 """Tokens of the fixed prefix in front of canonicals (Irminsul's first-chunk carve-out, method §3)."""
@@ -59,9 +63,10 @@ class Engine:
         self.patch_budget = Budget(rank=config.patch_rank)
         self.backend = self._backend(sink)
         self.chunks = ChunkTable()
+        self._contexts: dict[str, Context] = {}
         self.executor = Executor(self.backend, self.store, self.chunks.ids)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
-        self._next, self._numbers_lock = 1, threading.Lock()
+        self._next, self._lock = 1, threading.Lock()
         self._windows: list[Window] = []
         self._closed = False
 
@@ -125,7 +130,7 @@ class Engine:
     def numbers(self, count: int) -> int:
         """The first of ``count`` consecutive numbers that no handle and no placement of this engine has
         had."""
-        with self._numbers_lock:
+        with self._lock:
             first, self._next = self._next, self._next + count
         return first
 
@@ -133,6 +138,18 @@ class Engine:
         """The chunk of these ids under this engine's model; ids are compared when its digest is known
         already."""
         return self.chunks.register(ids, kind, self.fingerprint)
+
+    def residency(self) -> FrozenResidency:
+        """A snapshot of what the store holds, for the planner."""
+        return residency(self.store, self._contexts, lambda chunk: len(self.chunks.ids(chunk)))
+
+    def remember(self, contexts: dict[str, Context]) -> None:
+        """Keep what these context keys stand for, and forget those that nothing in the store refers to."""
+        with self._lock:
+            self._contexts.update(contexts)
+            if len(self._contexts) > FORGET_AT:
+                held = self.residency()
+                self._contexts = {k: c for k, c in self._contexts.items() if held.context(k) or k in contexts}
 
     def adopt(self, window: Window) -> Window:
         """Keep track of a window made by a fork, so that `close` closes it."""

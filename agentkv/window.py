@@ -18,9 +18,10 @@ import numpy as np
 from agentkv_orchestrator.check import check
 from agentkv_orchestrator.errors import CapacityError
 from agentkv_orchestrator.explain import explain
-from agentkv_orchestrator.plan import Plan
+from agentkv_orchestrator.plan import Plan, Stash
 from agentkv_orchestrator.planner import after, make_plan, plan_settle
 from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.residency import Context, FrozenResidency
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from agentkv.audit import Audit, audit
@@ -32,7 +33,6 @@ from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal
 from agentkv.page import window_html
-from agentkv.store.base import residency
 from agentkv.usage import Usage
 
 if TYPE_CHECKING:
@@ -64,13 +64,18 @@ class Window(Edits):
         self.last_answer: Handle | None = None
 
     def plan(self, headroom: int = 0) -> Plan:
-        """What `commit` would do now; nothing is carried out. headroom: rows to leave free behind the
-        window."""
+        """What `commit` would do now; nothing is carried out.
+
+        headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
+        """
+        return self._plan(self.engine.residency(), headroom)
+
+    def _plan(self, held: FrozenResidency, headroom: int) -> Plan:
         try:
             return make_plan(
                 self.graph,
                 self.content.wanted(),
-                residency(self.engine.store),
+                held,
                 self.engine.costs,
                 self.policy,
                 Frame(start=self.kv.start, capacity=self.kv.capacity),
@@ -91,23 +96,23 @@ class Window(Edits):
         with self.editing():
             start = time.perf_counter()
             try:
-                plan, outcome = self._carry_out(headroom, keep)
+                plan, outcome, graph = self._carry_out(headroom, keep)
             except BaseException:
                 self.content = self.committed
                 raise
-            self.graph = after(self.graph, plan, self.content.wanted())
+            self.graph = graph
             self.committed = self.content
             self.last_plan, self.last_outcome = plan, outcome
             self.usage = self.usage.plus(plan, (time.perf_counter() - start) * 1e3)
             return plan
 
-    def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome]:
-        attempts = 0
+    def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph]:
+        attempts, wanted = 0, self.content.wanted()
         while True:
-            since = time.perf_counter()
-            plan, attempts = self.plan(headroom), attempts + 1
-            held, most = residency(self.engine.store), self.engine.layout.max_positions
-            check(plan, self.graph, self.content.wanted(), held, most)
+            since, held, attempts = time.perf_counter(), self.engine.residency(), attempts + 1
+            plan = self._plan(held, headroom)
+            check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
+            self.engine.remember(self._stashed(plan))
             planning = (time.perf_counter() - since) * 1e3
             try:
                 outcome = self.engine.executor.execute(plan, self.kv, keep)
@@ -116,7 +121,14 @@ class Window(Edits):
                     raise
                 continue
             outcome.ms["plan"] = planning
-            return plan, outcome
+            return plan, outcome, after(self.graph, plan, wanted, held)
+
+    def _stashed(self, plan: Plan) -> dict[str, Context]:
+        """What the contexts of stashed KV stand for, so that a later plan can tell how far off they are."""
+        placed = {op.context: self.graph.get(op.uid) for op in plan.ops if isinstance(op, Stash)}
+        return {
+            key: Context(chunks=p.antecedents, tokens=p.antecedent_tokens) for key, p in placed.items() if p
+        }
 
     def settle(self) -> Plan:
         """Idle work: turn stored conditioned KV into canonicals and patches, at a fraction of the bytes.
@@ -125,7 +137,7 @@ class Window(Edits):
         """
         with self.editing():
             start = time.perf_counter()
-            plan = plan_settle(self.graph, residency(self.engine.store), self.policy, self.engine.costs)
+            plan = plan_settle(self.graph, self.engine.residency(), self.policy, self.engine.costs)
             self.engine.executor.fill_store(plan.ops, self.kv)
             self.usage = replace(self.usage, idle_ms=self.usage.idle_ms + (time.perf_counter() - start) * 1e3)
             return plan

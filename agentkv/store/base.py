@@ -3,10 +3,10 @@ suite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from agentkv_orchestrator.residency import FrozenResidency, Resident
+from agentkv_orchestrator.residency import Context, FrozenResidency, Resident
 
 from agentkv.kv import KVBlock
 from agentkv.patches import Patch
@@ -53,20 +53,25 @@ class Store(Protocol):
         ...
 
 
-def residency(store: Store) -> FrozenResidency:
-    """What the planner may know of a store: which kinds exist per chunk, no tensors."""
+def residency(store: Store, contexts: Mapping[str, Context], tokens: Callable[[str], int]) -> FrozenResidency:
+    """What the planner may know of a store: which kinds exist per chunk, no tensors.
+
+    contexts: what context keys stand for; those that no entry refers to are left out. tokens: a chunk's
+    length.
+    """
     held: dict[str, dict[Kind, set[str]]] = {}
     for key in store.keys():  # noqa: SIM118  (a store is no dict)
         held.setdefault(key.chunk, {}).setdefault(key.kind, set()).add(key.context)
-    return FrozenResidency(
-        {
-            chunk: Resident(
-                canonical="canonical" in kinds,
-                conditioned=frozenset(kinds.get("conditioned", ())),
-                patches=frozenset(kinds.get("patch", ())),
-                orbits=frozenset(kinds.get("orbit", ())),
-                removals=frozenset(kinds.get("removal", ())),
-            )
-            for chunk, kinds in held.items()
-        }
-    )
+    residents = {
+        chunk: Resident(
+            tokens=tokens(chunk),
+            canonical="canonical" in kinds,
+            conditioned=frozenset(kinds.get("conditioned", ())),
+            patches=frozenset(kinds.get("patch", ())),
+            orbits=frozenset(kinds.get("orbit", ())),
+            removals=frozenset(kinds.get("removal", ())),
+        )
+        for chunk, kinds in held.items()
+    }
+    referred = {key for r in residents.values() for key in (*r.conditioned, *r.patches)}
+    return FrozenResidency(residents, {key: c for key, c in contexts.items() if key in referred})

@@ -64,14 +64,29 @@ class Site:
     front: tuple[str, ...]
     window_tokens: int
     costs: CostTable
+    nearest: Callable[[frozenset[str]], Change | None]
+    """What KV conditioned on the closest of these contexts would miss; `Change.context` is its key."""
+    forward_runs: bool
+    """Some chunk has to be computed anyway, and one forward computes all."""
 
     @cached_property
     def context(self) -> str:
         return context_key(self.front)
 
-    def in_context(self, keys: frozenset[str]) -> bool:
-        """Something is held for this context. Most chunks hold nothing, and then nothing is hashed."""
-        return bool(keys) and self.context in keys
+    def closest(self, keys: frozenset[str]) -> tuple[str, float, str] | None:
+        """The key of the closest context that something is held for, the KL of the difference, and words.
+
+        Most chunks hold nothing, and then nothing is hashed.
+        """
+        if not keys or self.wanted.clean:
+            return None
+        if self.context in keys:
+            return self.context, 0.0, f"for the {_count(self.front)} in front"
+        change = self.nearest(keys)
+        if change is None:
+            return None
+        kl = self.weight * self.costs.stale(change, self.window_tokens)
+        return change.context, kl, f"for a context like this; {_difference(change)}"
 
     @property
     def bare(self) -> bool:
@@ -107,11 +122,18 @@ class Site:
         whole = self.costs.kl.canonical if self.bare else self.costs.stale(self.change, self.window_tokens)
         return self.weight * whole
 
+    def time(self, timed: Timed) -> float:
+        """Milliseconds of one op here; a forward that runs anyway costs this chunk its tokens only."""
+        tokens = self.wanted.chunk.length
+        if timed != "prefill":
+            return self.costs.time(timed, tokens)  # nothing else attends the window
+        base = self.costs.ms[timed].base if self.forward_runs else 0.0
+        return self.costs.time(timed, tokens, self.rows_in_front) - base
+
     def step(self, kind: type[_S], timed: Timed | None, reason: str, kl: float = 0.0, **fields: Any) -> _S:
         """A priced op for this chunk."""
         tokens = self.wanted.chunk.length
-        rows_in_front = self.rows_in_front if timed == "prefill" else 0  # nothing else attends the window
-        ms = self.costs.time(timed, tokens, rows_in_front) if timed else 0.0
+        ms = self.time(timed) if timed else 0.0
         same = {"uid": self.wanted.uid, "chunk": self.wanted.chunk.id, "tokens": tokens, "reason": reason}
         return kind.model_validate({**same, "ms": round(ms, 4), "kl": round(kl, 6), **fields})
 
@@ -153,20 +175,22 @@ def removal(site: Site) -> Candidate | None:
 
 
 def load(site: Site) -> Candidate | None:
-    """Bring KV that was conditioned on exactly this context."""
-    if not site.in_context(site.resident.conditioned):
+    """Bring KV that was conditioned on this context, or on one that differs little."""
+    found = site.closest(site.resident.conditioned)
+    if found is None:
         return None
-    reason = f"exact KV is stored for the {_count(site.front)} in front"
-    return Candidate((site.step(Load, "load", reason, row=site.row, context=site.context),))
+    context, kl, why = found
+    return Candidate((site.step(Load, "load", f"KV is stored {why}", kl, row=site.row, context=context),))
 
 
 def patch(site: Site) -> Candidate | None:
-    """Canonical and the patch for exactly this context."""
-    if not site.resident.canonical or not site.in_context(site.resident.patches):
+    """Canonical and the patch for this context, or for one that differs little."""
+    found = site.closest(site.resident.patches) if site.resident.canonical else None
+    if found is None:
         return None
-    kl = site.weight * site.costs.kl.patch
-    reason = f"a patch is stored for the {_count(site.front)} in front"
-    applied = site.step(ApplyPatch, "apply_patch", reason, kl, context=site.context)
+    context, kl, why = found
+    kl += site.weight * site.costs.kl.patch
+    applied = site.step(ApplyPatch, "apply_patch", f"a patch is stored {why}", kl, context=context)
     return Candidate((_placed(site, "base of the patch"), applied))
 
 
@@ -229,12 +253,16 @@ def _standing(site: Site) -> str:
         return "same antecedents in front"
     if site.bare:
         return f"conditioned on nothing, {_count(site.front)} in front"
+    return f"in front: {_difference(site.change)}"
+
+
+def _difference(change: Change) -> str:
     parts = [
-        f"{_count(site.change.lost)} left" if site.change.lost else "",
-        f"{_count(site.change.gained)} came" if site.change.gained else "",
-        "the order changed" if site.change.reordered else "",
+        f"{_count(change.lost)} left" if change.lost else "",
+        f"{_count(change.gained)} came" if change.gained else "",
+        "the order changed" if change.reordered else "",
     ]
-    return "in front: " + ", ".join(part for part in parts if part)
+    return ", ".join(part for part in parts if part)
 
 
 def _count(chunk_ids: tuple[str, ...]) -> str:

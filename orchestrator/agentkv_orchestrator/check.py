@@ -175,10 +175,10 @@ def applied_to_its_base(case: Case) -> Problems:
 
 
 def right_context(case: Case) -> Problems:
-    """Conditioned KV and patches belong to the antecedents that will stand in front."""
+    """Conditioned KV and patches belong to the antecedents that will stand in front, or to known others."""
     for op in case.plan.ops:
         front = case.fronts.get(op.uid, ()) if op.uid is not None else ()
-        if isinstance(op, Load | ApplyPatch) and op.context != context_key(front):
+        if isinstance(op, Load | ApplyPatch) and not _explained(op.context, front, case.residency):
             yield f"{op.op} of context {op.context} for uid {op.uid}", context_key(front)
         if isinstance(op, ApplyOrbit) and op.antecedent_set != set_key(front):
             yield f"{op.op} of set {op.antecedent_set} for uid {op.uid}", set_key(front)
@@ -187,6 +187,10 @@ def right_context(case: Case) -> Problems:
             before = context_key(live.antecedents) if live else "a live uid"
             if (op.before, op.after) != (before, context_key(front)):
                 yield f"removal from {op.before} to {op.after}", f"from {before} to {context_key(front)}"
+
+
+def _explained(context: str, front: tuple[str, ...], residency: Residency) -> bool:
+    return context == context_key(front) or residency.context(context) is not None
 
 
 def clean_stays_clean(case: Case) -> Problems:

@@ -33,6 +33,8 @@ class Change(BaseModel):
     uid: int
     chunk: Chunk
     kind: Kind
+    context: str = ""
+    """Key of the stored context that is compared; empty for a live chunk."""
     lost: tuple[str, ...] = ()
     """Antecedents in the tensor that are in the window no more."""
     lost_tokens: int = 0
@@ -68,14 +70,15 @@ def diff(graph: WindowGraph, wanted: Sequence[Wanted], residency: Residency | No
             kind: Kind = "new" if held.of(w.chunk.id).empty else "recalled"
             changes.append(Change(uid=w.uid, chunk=w.chunk, kind=kind))
         else:
-            changes.append(_change(graph, live, [] if w.clean else wanted[:i], wanted[i + 1 :]))
+            changes.append(compare(graph, live, wanted, i))
     asked = {w.uid for w in wanted}
     gone = (p for p in graph.placements if p.uid not in asked)
     return changes + [Change(uid=p.uid, chunk=p.chunk, kind="dropped") for p in gone]
 
 
-def _change(graph: WindowGraph, live: Placement, front: Sequence[Wanted], behind: Sequence[Wanted]) -> Change:
-    """Compare a live placement's antecedents with what will stand around it."""
+def compare(graph: WindowGraph, live: Placement, wanted: Sequence[Wanted], at: int) -> Change:
+    """What the KV of `live` (in the window, or as it was stored) would miss as the chunk wanted[at]."""
+    front, behind = [] if wanted[at].clean else wanted[:at], wanted[at + 1 :]
     before, after = live.antecedents, tuple(w.chunk.id for w in front)
     if before == after:
         return Change(uid=live.uid, chunk=live.chunk, kind="kept")

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .chunks import context_key
 from .diff import Wanted
 from .errors import PlanError
-from .plan import Applying, ApplyRemoval, Keep, PlaceCanonical, Placing, Plan, Prefill, Rotate
+from .plan import Applying, ApplyRemoval, Keep, Load, PlaceCanonical, Placing, Plan, Prefill, Rotate
+from .residency import Context, Residency
 from .window import Placement, WindowGraph
 
 
@@ -26,8 +28,8 @@ class _Front:
         )
 
 
-def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted]) -> WindowGraph:
-    """The window once `plan` has run, one revision later.
+def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted], residency: Residency) -> WindowGraph:
+    """The window once `plan` has run, one revision later. residency: the one that the plan was made with.
 
     Raises PlanError when the plan does not place a wanted chunk or keeps one that is not live.
     """
@@ -42,7 +44,7 @@ def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted]) -> WindowGra
         if live is not None and isinstance(op, Keep | Rotate):
             p = _stood(live, op, applied, front, graph.revision + 1)
         else:
-            p = _written(w, op, applied, front, graph.revision + 1)
+            p = _written(w, op, _context(op, applied, front, residency), front, graph.revision + 1)
         p = p.model_copy(update={"clean": w.clean, "pinned": w.pinned})
         placements.append(p)
         front = front.then(p, op, applied)
@@ -68,16 +70,23 @@ def _stood(
     return live.model_copy(update=written)
 
 
-def _written(w: Wanted, op: Placing, applied: Applying | None, front: _Front, revision: int) -> Placement:
-    """KV that was brought or computed. A canonical without a patch has seen nothing."""
-    bare = isinstance(op, PlaceCanonical) and applied is None
+def _context(op: Placing, applied: Applying | None, front: _Front, residency: Residency) -> Context:
+    """What KV that was brought or computed has seen. A canonical without a patch has seen nothing."""
+    if isinstance(op, PlaceCanonical) and applied is None:
+        return Context(chunks=(), tokens=0)
+    key = op.context if isinstance(op, Load) else getattr(applied, "context", "")
+    stored = residency.context(key) if key and key != context_key(front.ids) else None
+    return stored or Context(chunks=front.ids, tokens=front.tokens)
+
+
+def _written(w: Wanted, op: Placing, seen: Context, front: _Front, revision: int) -> Placement:
     computed = isinstance(op, Prefill)
     return Placement(
         uid=w.uid,
         chunk=w.chunk,
         row=op.row,
-        antecedents=() if bare else front.ids,
-        antecedent_tokens=0 if bare else front.tokens,
+        antecedents=seen.chunks,
+        antecedent_tokens=seen.tokens,
         exact=not isinstance(op, PlaceCanonical),
         verbatim=computed,
         roundings=0 if computed else 1,

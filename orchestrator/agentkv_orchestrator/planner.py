@@ -5,12 +5,13 @@ plans.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from .candidates import Candidate, Site, candidates
 from .choose import choose, over, why_not
 from .chunks import context_key
 from .cost import CostTable
-from .diff import Wanted, diff
+from .diff import Change, Wanted, compare, diff
 from .errors import WindowError
 from .layout import Layout, lay_out
 from .outcome import after
@@ -30,7 +31,7 @@ from .plan import (
 )
 from .policy import Policy
 from .residency import Residency
-from .window import Frame, WindowGraph
+from .window import Frame, Placement, WindowGraph
 
 __all__ = ["after", "make_plan", "plan_settle"]
 
@@ -54,6 +55,7 @@ def make_plan(
     """
     layout = lay_out(graph, wanted, frame, max_rows, headroom, frame_moves and policy.name != "exact")
     sites = list(_sites(graph, wanted, residency, costs, layout))
+    forward_runs = sites[0].forward_runs if sites else False
     options = [candidates(site) for site in sites]
     chosen = choose(sites, options, policy)
     steps = [
@@ -62,7 +64,12 @@ def make_plan(
         for step in _annotated(candidate, others, policy)
     ]
     stashes = _stashes(graph, steps, residency, costs) if policy.stash else []
-    return _write([*stashes, *_evictions(graph, wanted), *_fused(steps, costs)], layout.frame, policy, graph)
+    return _write(
+        [*stashes, *_evictions(graph, wanted), *_fused(steps, costs, forward_runs)],
+        layout.frame,
+        policy,
+        graph,
+    )
 
 
 def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs: CostTable) -> Plan:
@@ -93,9 +100,9 @@ def _sites(
 ) -> Iterator[Site]:
     front: list[str] = []
     window_tokens = sum(w.chunk.length for w in wanted)
-    for w, change in zip(
-        wanted, diff(graph, wanted, residency), strict=False
-    ):  # drops follow, and have no site
+    changes = diff(graph, wanted, residency)[: len(wanted)]  # drops follow, and have no site
+    forward_runs = any(change.kind == "new" for change in changes)
+    for i, (w, change) in enumerate(zip(wanted, changes, strict=True)):
         if w.chunk.span != w.chunk.length:
             got = f"chunk {w.chunk.id} of {w.chunk.length} tokens over {w.chunk.span} positions"
             raise WindowError(got, "one position a token", "keep chunks with other spans out of the window")
@@ -110,8 +117,42 @@ def _sites(
             front=tuple(front),
             window_tokens=window_tokens,
             costs=costs,
+            nearest=partial(_nearest, graph, wanted, i, residency, costs),
+            forward_runs=forward_runs,
         )
         front.append(w.chunk.id)
+
+
+def _nearest(
+    graph: WindowGraph,
+    wanted: Sequence[Wanted],
+    at: int,
+    residency: Residency,
+    costs: CostTable,
+    keys: frozenset[str],
+) -> Change | None:
+    """Stored KV is a survivor of another window: of its contexts, the one that costs least KL here."""
+    w, tokens = wanted[at], sum(w.chunk.length for w in wanted)
+    found: list[tuple[float, str, Change]] = []
+    for key in sorted(keys):
+        context = residency.context(key)
+        if context is None or not context.chunks:
+            continue  # forgotten, or conditioned on nothing: that is a canonical
+        stored = Placement(
+            uid=w.uid,
+            chunk=w.chunk,
+            row=0,
+            antecedents=context.chunks,
+            antecedent_tokens=context.tokens,
+            exact=True,
+            revision=0,
+        )
+        change = compare(graph, stored, wanted, at)
+        found.append((costs.stale(change, tokens), key, change))
+    if not found:
+        return None
+    _, key, change = min(found, key=lambda f: f[:2])
+    return change.model_copy(update={"context": key})
 
 
 def _annotated(chosen: Candidate, options: Iterable[Candidate], policy: Policy) -> Iterator[Op]:
@@ -163,20 +204,19 @@ def _evictions(graph: WindowGraph, wanted: Sequence[Wanted]) -> Iterator[Evict]:
             yield Evict(uid=p.uid, chunk=p.chunk.id, tokens=p.chunk.length, row=p.row, reason=reason)
 
 
-def _fused(steps: Sequence[Op], costs: CostTable) -> Iterator[Op]:
+def _fused(steps: Sequence[Op], costs: CostTable, forward_runs: bool) -> Iterator[Op]:
     """Prefills last, since they attend what the others put in place; canonicals formed first, each once.
 
-    Neighbouring prefills run as one forward, so only the first of a run pays the base.
+    All prefills run as one forward, so only the first pays its base. Where a forward was to run anyway, none
+    has been charged for it yet.
     """
     formed = {step.chunk: step for step in steps if isinstance(step, FormCanonical)}
     yield from formed.values()
     yield from (step for step in steps if not isinstance(step, FormCanonical | Prefill))
-    end = None
-    for step in steps:
-        if isinstance(step, Prefill):
-            saved = costs.ms["prefill"].base if step.row == end else 0.0
-            yield step.model_copy(update={"ms": round(step.ms - saved, 4)})
-            end = step.row + step.tokens
+    base = costs.ms["prefill"].base
+    for i, step in enumerate(step for step in steps if isinstance(step, Prefill)):
+        owed = base * ((i == 0) - (not forward_runs))
+        yield step.model_copy(update={"ms": round(step.ms + owed, 4)})
 
 
 def _write(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:

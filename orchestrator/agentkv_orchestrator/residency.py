@@ -29,6 +29,16 @@ class Resident(BaseModel):
         return not (self.canonical or self.conditioned or self.patches or self.orbits or self.removals)
 
 
+class Context(BaseModel):
+    """What a context key stands for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    chunks: tuple[str, ...]
+    """Antecedents in order."""
+    tokens: int = Field(ge=0)
+
+
 def removal_key(before: str, after: str) -> str:
     """Key of a removal patch: from one context key to another."""
     return f"{before}>{after}"
@@ -43,15 +53,26 @@ class Residency(Protocol):
     def known(self) -> Iterable[str]:
         """Chunk ids that something is held for."""
 
+    def context(self, key: str) -> Context | None:
+        """The antecedents behind a context key, where they are remembered."""
+
 
 class FrozenResidency:
-    """A residency from a mapping, copied."""
+    """A residency from mappings, copied: residents by chunk id, contexts by context key."""
 
-    def __init__(self, residents: Mapping[str, Resident] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        residents: Mapping[str, Resident] = MappingProxyType({}),
+        contexts: Mapping[str, Context] = MappingProxyType({}),
+    ) -> None:
         self._residents = dict(residents)
+        self._contexts = dict(contexts)
 
     def of(self, chunk_id: str) -> Resident:
         return self._residents.get(chunk_id, Resident())
 
     def known(self) -> Iterable[str]:
         return self._residents.keys()
+
+    def context(self, key: str) -> Context | None:
+        return self._contexts.get(key)

@@ -8,11 +8,11 @@ from .window import Placement, WindowGraph
 
 
 def split(graph: WindowGraph, uid: int, parts: Sequence[tuple[int, Chunk]]) -> WindowGraph:
-    """The same window with placement `uid` said to be several: bookkeeping only, every tensor stays what it is.
+    """The same window with placement `uid` said to be several: bookkeeping only, no tensor changes.
 
-    parts: (uid, chunk) in order; together they hold the tokens of the placement. Whoever was conditioned on the chunk
-    was conditioned on its parts. Raises WindowError when lengths do not add up, or when the chunk is placed twice
-    (then nobody can say whose antecedent it was).
+    parts: (uid, chunk) in order; together they hold the tokens of the placement. Whoever was conditioned on
+    the chunk was conditioned on its parts. Raises WindowError when lengths do not add up, or when the chunk
+    is placed twice (then nobody can say whose antecedent it was).
     """
     whole = graph.get(uid)
     if whole is None or sum(chunk.length for _, chunk in parts) != whole.chunk.length:

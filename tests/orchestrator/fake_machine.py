@@ -15,7 +15,7 @@ from agentkv_orchestrator.chunks import Chunk, context_key, set_key
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.planner import after, make_plan, plan_settle
 from agentkv_orchestrator.policy import Policy
-from agentkv_orchestrator.residency import FrozenResidency, Resident, removal_key
+from agentkv_orchestrator.residency import Context, FrozenResidency, Resident, removal_key
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from tests.strategies import COSTS, chunk
@@ -43,9 +43,12 @@ class Store:
     patches: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     orbits: set[tuple[str, str]] = field(default_factory=set)
     removals: set[tuple[str, str]] = field(default_factory=set)
+    lengths: dict[str, int] = field(default_factory=dict)
 
     def residency(self) -> FrozenResidency:
         sizes = {name: len(cells) for (name, _), cells in self.conditioned.items()}
+        contexts = {key: cells[0].seen for (_, key), cells in self.conditioned.items() if cells}
+        contexts |= {key: seen for (_, key), seen in self.patches.items()}
         names = {key[0] for key in (*self.conditioned, *self.patches, *self.orbits, *self.removals)}
         return FrozenResidency(
             {
@@ -58,7 +61,12 @@ class Store:
                     removals=frozenset(key for c, key in self.removals if c == name),
                 )
                 for name in sorted(names | self.canonical)
-            }
+            },
+            {
+                key: Context(chunks=seen, tokens=sum(self.lengths[name] for name in seen))
+                for key, seen in contexts.items()
+                if key == context_key(seen) and self.lengths.keys() >= set(seen)
+            },
         )
 
 
@@ -93,8 +101,7 @@ class Machine:
                 assert op.chunk in self.store.canonical
                 self._write(op.row, canonical(op.chunk, op.tokens, op.row))
             case ops.ApplyPatch():
-                assert self.store.patches[op.chunk, op.context] == fronts[op.uid]
-                self._amend(fronts[op.uid])
+                self._amend(self.store.patches[op.chunk, op.context])
             case ops.ApplyOrbit():
                 assert (op.chunk, op.antecedent_set) in self.store.orbits
                 self._amend(fronts[op.uid])
@@ -102,6 +109,7 @@ class Machine:
                 assert (op.chunk, removal_key(op.before, op.after)) in self.store.removals
                 self._amend(fronts[op.uid])
             case ops.Prefill():
+                self.store.lengths[op.chunk] = op.tokens
                 front = [self.rows[row] for row in range(start, op.row)]
                 self._write(op.row, computed(op.chunk, op.tokens, op.row, front))
             case ops.FormCanonical():
@@ -172,11 +180,11 @@ class Session:
 
     def go(self, wanted: Sequence[Wanted], policy: str | Policy = "balanced", headroom: int = 0) -> ops.Plan:
         """Plan, check, run; then the rows have to hold what was wanted, and the graph what the rows hold."""
-        plan = self.plan(wanted, policy, headroom)
-        check(plan, self.graph, wanted, self.machine.store.residency(), self.max_rows)
+        plan, held = self.plan(wanted, policy, headroom), self.machine.store.residency()
+        check(plan, self.graph, wanted, held, self.max_rows)
         ids = tuple(w.chunk.id for w in wanted)
         self.machine.run(plan, {w.uid: ids[:i] for i, w in enumerate(wanted)})
-        self.graph = after(self.graph, plan, wanted)
+        self.graph = after(self.graph, plan, wanted, held)
         self.frame, self.wanted = plan.frame, list(wanted)
         self._compare()
         return plan

@@ -103,6 +103,16 @@ def recall_with_stored_kv() -> Edit:
 
 
 @scenario
+def recall_after_the_clock_moved() -> Edit:
+    """KV is stored for a context that differs by the clock: priced like a survivor, not computed again."""
+    session, ticked, _ = clock(8)
+    chat = session.wanted[-1]
+    session.go(without(session, "chat"))
+    session.go([w for w in ticked if w.chunk.id != "chat"])
+    return session, [*session.wanted, chat], "balanced"
+
+
+@scenario
 def recall_with_a_canonical_only() -> Edit:
     """At the tail, behind antecedents nobody has seen it behind; the budget allows the bare canonical."""
     session = window("system", "task")
