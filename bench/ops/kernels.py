@@ -45,13 +45,15 @@ def measure(rounds: int = 15, threads: int = 2) -> list[dict[str, Any]]:
 
 
 def _cases(src: Tensor) -> dict[str, Case]:
-    half, pairs = _rope(src, "half"), _rope(src, "interleaved")
+    half, pairs = _rope(src, "half", 0.0), _rope(src, "interleaved", 0.0)
+    spread = _rope(src, "half", 1.0)
     low_rank = _factors(src)
     both_ways = 2 * src.nbytes
     added = low_rank.left.nbytes + low_rank.right.nbytes
     scattered = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(1))
     return {
         "rotate half-split": _rotate(half, both_ways),
+        "rotate half-split, δ per token": _rotate(spread, both_ways),
         "rotate interleaved": _rotate(pairs, both_ways),
         "place, moved only": _place(0, None, None, both_ways),
         "place, turned": _place(0, half, None, both_ways),
@@ -103,10 +105,11 @@ def _row(name: str, case: Case, src: Tensor, rounds: int, threads: int) -> dict[
     }
 
 
-def _rope(src: Tensor, style: str) -> Rope:
+def _rope(src: Tensor, style: str, step: float) -> Rope:
+    """Move by 731 positions, and by `step` more for every token."""
     layers, tokens, _, width = src.shape
     theta = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angle = torch.full((1, tokens, 1), 731.0, dtype=torch.float64) * theta  # [1, T, R/2]
+    angle = (731 + step * torch.arange(tokens, dtype=torch.float64))[None, :, None] * theta  # [1, T, R/2]
     return Rope(angle.cos().float(), angle.sin().float(), torch.zeros(layers, dtype=torch.int32), style)
 
 

@@ -62,6 +62,20 @@ def test_rotate_in_place_equals_out_of_place(style: str, dtype: torch.dtype) -> 
     assert torch.equal(x, wanted)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+def test_rotate_by_one_delta_for_all_tokens_or_all_but_one(style: str, dtype: torch.dtype) -> None:
+    x = slot(3, 33, 3, 80, dtype)
+    rope = rope_for(x, style=style, band=32, start=16, specs=(1, 0))
+    shared = rope._replace(cos=rope.cos[:, :1].repeat(1, 33, 1), sin=rope.sin[:, :1].repeat(1, 33, 1))
+    odd_one = shared._replace(cos=shared.cos.clone(), sin=shared.sin.clone())
+    odd_one.cos[1, 20], odd_one.sin[1, 20] = rope.cos[1, 20], rope.sin[1, 20]
+    for case in (shared, odd_one):
+        wanted = rotate_reference(x, case)
+        assert_close(rotate(x, case), wanted)
+        assert_close(rotate(x.clone(), case, out=x.clone()), wanted)
+
+
 @pytest.mark.parametrize("style", ["half", "interleaved"])
 def test_rotate_takes_any_strides(style: str) -> None:
     """Head-major storage seen token-major, a row step, and an odd offset."""

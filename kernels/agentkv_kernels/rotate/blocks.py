@@ -43,7 +43,7 @@ class BlockTurn:
     ) -> None:
         pairing = _PAIRING[rope.style]
         dtype, heads, width = arithmetic(block.dtype), *block.shape[2:]
-        cos, sin = rope.cos[:, rows].to(dtype), rope.sin[:, rows].to(dtype)  # [S, n, R/2]
+        cos, sin = _angles(rope, rows, dtype)
         used = {spec for spec in specs if spec >= 0}
         self.tables = {spec: pairing.table(cos[spec], sin[spec], rope, heads, width) for spec in used}
         self.specs, self.block = specs, block
@@ -66,6 +66,14 @@ class BlockTurn:
             self.widened.copy_(self.block[layer])
         held: Tensor = self.turn(layer, self.tables[self.specs[layer]], base)
         return None if self.direct else held
+
+
+def _angles(rope: Rope, rows: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [S, n, R/2] of a block; [S, 1, R/2] where every token moves alike, as most chunks do."""
+    cos, sin = rope.cos[:, rows], rope.sin[:, rows]
+    if all(torch.equal(of, of[:, :1].expand_as(of)) for of in (cos, sin)):
+        cos, sin = cos[:, :1], sin[:, :1]
+    return cos.to(dtype), sin.to(dtype)
 
 
 def _scratch(block: Tensor, dtype: torch.dtype, start: int) -> Tensor:

@@ -9,16 +9,17 @@ from agentkv_kernels.types import Rope
 
 
 class Table(NamedTuple):
-    """One spec's angles, spelled out over heads so that every op runs over dense rows."""
+    """One spec's angles, spelled out over heads (or one row for all) so that ops run over dense rows."""
 
-    cos: Tensor  # [n, H, D], 1 outside the band
-    sin: Tensor  # [n, H, R/2]
+    cos: Tensor  # [n, H, D] or [1, 1, D], 1 outside the band
+    sin: Tensor  # [n, H, R/2] or [1, 1, R/2]
 
 
 def table(cos: Tensor, sin: Tensor, rope: Rope, heads: int, width: int) -> Table:
-    """Spell out cos, sin [n, R/2]."""
-    half = cos.shape[-1]
-    full = cos.new_ones(cos.shape[0], heads, width)
+    """Spell out cos, sin [n, R/2], or [1, R/2] when δ is the same for every token."""
+    rows, half = cos.shape
+    heads = heads if rows > 1 else 1
+    full = cos.new_ones(rows, heads, width)
     full[..., rope.start : rope.start + 2 * half] = torch.cat([cos, cos], -1)[:, None]
     return Table(full, sin[:, None].expand(-1, heads, -1).contiguous())
 

@@ -7,7 +7,7 @@ from agentkv_kernels.types import Rope
 
 
 def table(cos: Tensor, sin: Tensor, _rope: Rope, _heads: int, _width: int) -> Tensor:
-    """Complex [n, 1, R/2] of cos, sin [n, R/2]."""
+    """Complex [n, 1, R/2] of cos, sin [n, R/2]; n is 1 when δ is the same for every token."""
     return torch.complex(cos, sin)[:, None]
 
 
