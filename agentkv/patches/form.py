@@ -63,7 +63,7 @@ def form(
     budget: Budget,
     scheme: Scheme = "energy",
     layers: float | Sequence[int] | None = None,
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float | Tensor] | None = None,
     dtype: torch.dtype | None = None,
     kind: Kind = "conditioned",
 ) -> Patch:
@@ -71,7 +71,7 @@ def form(
 
     delta: per slot [L, n, H, D]; L and n are common. budget: see `Budget`. scheme: how it is spent.
     layers: None for all, a share in (0, 1] for the deepest ones, or indices.
-    weights: per slot, multiplies σ² in the ranking of "energy"; 1 each by default.
+    weights: per slot a number, or [L] one per layer; multiplies σ² in the ranking of "energy".
     dtype: storage dtype of the factors; None takes that of the factorisation, fp32, or fp64 for fp64 deltas.
     Raises BadRank for a budget below one component, InvalidInput for slots that do not line up,
     NonFinite for NaN or infinity.
@@ -87,7 +87,8 @@ def form(
         keep = [torch.arange(p.shape[1], device=p.device).expand(p.shape) < rank for _, _, p in parts]
     else:
         costs = [(x.shape[1] + x.shape[2]) * dtype.itemsize for x in picked]
-        keep = _rank_by_energy([p for _, _, p in parts], costs, limit, weights or [1.0] * len(parts))
+        gains = _weighted([p for _, _, p in parts], weights, chosen)
+        keep = _best_that_fit(gains, costs, limit)
     total = sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in flat)
     noise = torch.finfo(flat[0].dtype).eps ** 2 * total  # components below rounding would store noise
     keep = [k & (p > noise) for k, (_, _, p) in zip(keep, parts, strict=True)]
@@ -108,18 +109,35 @@ def _by_width(slots: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
     return [found[i] for i in range(len(slots))]
 
 
-def _rank_by_energy(
-    power: list[Tensor], costs: list[int], limit: int, weights: Sequence[float]
+def _weighted(
+    power: list[Tensor], weights: Sequence[float | Tensor] | None, chosen: Sequence[int]
 ) -> list[Tensor]:
-    """Masks [l, p] of the components with the most weighted σ² per byte that together fit `limit` bytes."""
-    gain = torch.cat([(p * (w / c)).flatten() for p, w, c in zip(power, weights, costs, strict=True)])
+    """σ² [l, p] times the weight of its slot, or of its slot and layer."""
+    if weights is None:
+        return power
+    if len(weights) != len(power):
+        raise InvalidInput(
+            got=f"{len(weights)} weights",
+            expected=f"one per slot, {len(power)}",
+            do="repeat it for every slot",
+        )
+    rows = [
+        w[list(chosen), None].to(p) if isinstance(w, Tensor) else w
+        for p, w in zip(power, weights, strict=True)
+    ]
+    return [p * w for p, w in zip(power, rows, strict=True)]
+
+
+def _best_that_fit(gains: list[Tensor], costs: list[int], limit: int) -> list[Tensor]:
+    """Masks [l, p] of the components with the most gain per byte that together fit `limit` bytes."""
+    rate = torch.cat([(g / c).flatten() for g, c in zip(gains, costs, strict=True)])
     cost = torch.cat(
-        [torch.full_like(p, c, dtype=torch.int64).flatten() for p, c in zip(power, costs, strict=True)]
+        [torch.full_like(g, c, dtype=torch.int64).flatten() for g, c in zip(gains, costs, strict=True)]
     )
-    order = gain.argsort(descending=True)
-    mask = torch.zeros(gain.shape, dtype=torch.bool, device=gain.device)
+    order = rate.argsort(descending=True)
+    mask = torch.zeros(rate.shape, dtype=torch.bool, device=rate.device)
     mask[order] = cost[order].cumsum(0) <= limit
-    return [m.view(p.shape) for m, p in zip(mask.split([p.numel() for p in power]), power, strict=True)]
+    return [m.view(g.shape) for m, g in zip(mask.split([g.numel() for g in gains]), gains, strict=True)]
 
 
 def _pack(

@@ -138,6 +138,18 @@ def test_slot_weights_move_bytes_to_that_slot():
     assert keyed.nbytes <= plain.nbytes
 
 
+def test_layer_weights_move_bytes_to_those_layers():
+    delta = spread(SHAPES["odd"])
+    first = torch.tensor([1e12, 1, 1, 1, 1])
+    patch = form(delta, Budget(rank=3), weights=(first, first))
+    assert patch.factors[0].offsets[1] == 13  # all of layer 0
+    assert patch.energy < form(delta, Budget(rank=3)).energy
+    deep = form(delta, Budget(rank=2), layers=[1, 4], weights=(first, torch.tensor([0.0, 0, 0, 0, 1])))
+    assert deep.factors[1].offsets.tolist()[:5] == [0, 0, 0, 0, 0]
+    with pytest.raises(InvalidInput, match="1 weights"):
+        form(delta, Budget(rank=2), weights=(1.0,))
+
+
 @pytest.mark.parametrize("scheme", ["energy", "uniform"])
 def test_only_the_named_layers_are_patched(scheme):
     delta = spread(SHAPES["odd"])
