@@ -99,6 +99,27 @@ def test_exact_does_not_take_a_canonical_for_a_computed_chunk() -> None:
     assert [op.op for op in back.ops] == ["prefill"]
 
 
+def test_exact_sees_what_was_computed_behind_something_since_rewritten() -> None:
+    session = Session()
+    session.go([session.place(name, 5) for name in "sa"])
+    s, a = session.wanted
+    b = session.place("b", 5)
+    session.go([s, a.model_copy(update={"clean": True}), b])
+    again = session.go([s, a, b], Policy(kl_budget=0, stash=False))
+    assert [op.op for op in again.ops if op.uid == b.uid] == ["keep"]  # the ids in front are the same
+    assert not session.graph.placements[2].verbatim
+    assert [op.op for op in session.plan([s, a, b], "exact").ops if op.uid == b.uid][-1] == "prefill"
+
+
+def test_what_left_its_context_is_not_verbatim() -> None:
+    session = Session()
+    session.go([session.place(name, 5) for name in "ab"])
+    assert [p.verbatim for p in session.graph.placements] == [True, True]
+    plan = session.go(session.wanted[1:])
+    assert plan.ops[-1].op == "keep"
+    assert not session.graph.placements[0].verbatim
+
+
 @settings(max_examples=100, deadline=None)
 @given(edits)
 def test_an_exact_plan_is_a_kept_prefix_and_the_rest_computed(script: list) -> None:
