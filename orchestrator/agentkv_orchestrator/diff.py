@@ -85,7 +85,8 @@ def compare(graph: WindowGraph, live: Placement, wanted: Sequence[Wanted], at: i
     missing, unseen = _minus(before, after), _minus(after, before)
     # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
     lost = _minus(missing, (w.chunk.id for w in behind))
-    gained = _minus(unseen, (w.chunk.id for w in front if _has_seen(graph.get(w.uid), live.chunk)))
+    suspects = (w for w in front if w.chunk.id in unseen)
+    gained = _minus(unseen, (w.chunk.id for w in suspects if _has_seen(graph.get(w.uid), live.chunk)))
     length = {w.chunk.id: w.chunk.length for w in (*front, *behind)}
     reordered = lost != missing or gained != unseen or _minus(before, missing) != _minus(after, unseen)
     return Change(
@@ -108,6 +109,8 @@ def _has_seen(p: Placement | None, chunk: Chunk) -> bool:
 
 def _minus(items: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
     """Multiset difference that keeps order; of equal items the first ones are taken."""
+    if not items:
+        return ()  # the usual case: what is taken need not even be listed
     left = Counter(taken)
     rest: list[str] = []
     for item in items:
