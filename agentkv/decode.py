@@ -44,7 +44,9 @@ class Sampling(BaseModel):
         if self.temperature == 0:
             return lambda logits: int(logits.argmax())
         generator = torch.Generator(device=device)
-        if self.seed is not None:
+        if self.seed is None:
+            generator.seed()  # a new generator always starts from the same number
+        else:
             generator.manual_seed(self.seed)
         heat, nucleus = TemperatureLogitsWarper(self.temperature), TopPLogitsWarper(self.top_p)
 
@@ -195,7 +197,7 @@ def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
 def _placements(graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int) -> Iterator[Placement]:
     """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
     front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
-    exact = all(p.exact for p in graph.placements) and not graph.stale()
+    verbatim = all(p.verbatim or p.clean for p in graph.placements)
     for uid, chunk in parts:
         yield Placement(
             uid=uid,
@@ -203,7 +205,8 @@ def _placements(graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int
             row=row,
             antecedents=tuple(front),
             antecedent_tokens=tokens,
-            exact=exact,
+            exact=True,
+            verbatim=verbatim,
             revision=graph.revision + 1,
         )
         front.append(chunk.id)
