@@ -21,7 +21,6 @@ from agentkv.backends.recording import VOCABULARY, RecordingBackend
 from agentkv.cache import LiveCache, Overlay, Run, WindowKV
 from agentkv.config import EngineConfig
 from agentkv.engine import Engine
-from agentkv.errors import UnsupportedModel
 from agentkv.forward import Runner
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
@@ -74,12 +73,7 @@ class _RecordingRunner(Runner):
         self.backend = backend
 
     def run(self, runs: Sequence[Run], cache: LiveCache | Overlay, keep: int) -> Tensor:
-        if isinstance(cache, Overlay):
-            raise UnsupportedModel(
-                got="an audit of a window without a model",
-                expected="a window over a real model",
-                do="compare window.ids() with the rows instead",
-            )
+        assert isinstance(cache, LiveCache)  # overlays are for audits, which need a model
         return self.backend.prefill(cache.kv, [(run.row, run.ids.numpy()) for run in runs], keep)
 
 
@@ -104,7 +98,8 @@ def recording_engine(
 ) -> RecordingEngine:
     """An engine without a model: ``engine.backend.calls`` tells what plans did, `rows` what a window holds.
 
-    settings: fields of `EngineConfig`.
+    Windows do all they do elsewhere but `audit`, which compares with a model. settings: fields of
+    `EngineConfig`.
     """
     return RecordingEngine(RecordingBackend(max_positions), store, EngineConfig(**settings))
 

@@ -24,6 +24,7 @@ from tests.tolerances import KV, LOGITS, kv_error
 FAMILIES = ("llama", "gpt_neox", "qwen3")
 """Grouped heads; partial rotary and as many KV heads as query heads; its own head dim, normed keys."""
 
+_EXACT: list[Any] = []
 DTYPES = (torch.float64, torch.float32)
 FULL = 999
 """A patch rank that keeps everything."""
@@ -40,8 +41,12 @@ TEMPLATE = (
 
 @cache
 def model(family: str, dtype: torch.dtype) -> Any:
-    """One tiny model for all tests: engines use it and never change it."""
-    return tiny_model(family, dtype)
+    """One tiny model for all tests, with rotary angles in fp64: engines use it and never change it."""
+    tiny = tiny_model(family, dtype)
+    exact = exact_rotary(tiny)
+    exact.__enter__()
+    _EXACT.append(exact)  # a generator that is let go runs its finally
+    return tiny
 
 
 def trusting() -> CostTable:
@@ -60,14 +65,13 @@ def engine(
     stop: str | None = None,
     **settings: Any,
 ) -> Iterator[Engine]:
-    """An engine with rotary angles in fp64. chat: with a chat template. stop: the end-of-message word."""
+    """An engine over a shared model. chat: with a chat template. stop: the end-of-message word."""
     tokenizer = tiny_tokenizer()
     if chat:
         tokenizer.chat_template = TEMPLATE
     if stop:
         tokenizer.eos_token = stop
-    tiny = model(family, dtype)
-    with exact_rotary(tiny), Engine.from_model(tiny, tokenizer, **settings) as built:
+    with Engine.from_model(model(family, dtype), tokenizer, **settings) as built:
         yield built
 
 
@@ -126,7 +130,8 @@ def assert_exact(window: Window) -> None:
 
 def snapshot(window: Window) -> tuple[Any, ...]:
     """Everything that a failed call must leave as it was; compare with `assert_unchanged`."""
-    return live(window), window.graph, window.committed, window.kv.start, window.kv.end, window.ids().tolist()
+    rows = (window.kv.start, window.kv.end)
+    return live(window), window.graph.placements, window.committed, rows, window.ids().tolist()
 
 
 def assert_unchanged(window: Window, before: tuple[Any, ...]) -> None:

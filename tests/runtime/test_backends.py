@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from agentkv.backends.base import Backend
 from agentkv.backends.torch import TorchBackend
 from agentkv.engine import Engine
 from agentkv.testing import BackendConformance, RecordingBackend
-from tests.models import VOCAB, exact_rotary, tiny_tokenizer
+from tests.models import VOCAB, tiny_tokenizer
 from tests.runtime.cases import model
 from tests.tolerances import KV
 
@@ -26,10 +24,8 @@ class TestTorchBackend(BackendConformance):
     vocabulary = VOCAB
 
     @pytest.fixture(autouse=True, params=["llama", "gpt_neox", "qwen3"])
-    def _family(self, request: pytest.FixtureRequest) -> Iterator[None]:
+    def _family(self, request: pytest.FixtureRequest) -> None:
         self.model = model(request.param, torch.float64)
-        with exact_rotary(self.model):
-            yield
 
     def make(self) -> Backend:
         backend = Engine.from_model(self.model, tiny_tokenizer(), patch_rank=999).backend
@@ -41,10 +37,8 @@ class TestTorchBackendInFp32(TestTorchBackend):
     tolerance = KV[torch.float32]
 
     @pytest.fixture(autouse=True, params=["llama", "gpt_neox", "qwen3"])
-    def _family(self, request: pytest.FixtureRequest) -> Iterator[None]:
+    def _family(self, request: pytest.FixtureRequest) -> None:
         self.model = model(request.param, torch.float32)
-        with exact_rotary(self.model):
-            yield
 
 
 def test_a_patch_is_told_from_a_plain_placement() -> None:
