@@ -24,6 +24,9 @@ class WindowKV:
         self.layout, self.dtype, self.device = layout, dtype, device
         self.slots = self._allocate(capacity)
         self.start = self.end = 0
+        self.sources: dict[int, KVBlock] = {}
+        """Half-precision caches: by uid, KV as it was before its first rotation, so that errors do not add
+        up."""
         self._sharers = [1]  # how many windows hold these buffers; a fork copies before its first write
 
     def _allocate(self, capacity: int) -> tuple[Tensor, ...]:
@@ -73,6 +76,7 @@ class WindowKV:
         """Another window over the same rows; whichever writes first copies."""
         twin = object.__new__(WindowKV)
         twin.__dict__.update(self.__dict__)
+        twin.sources = dict(self.sources)
         self._sharers[0] += 1
         return twin
 
@@ -81,6 +85,7 @@ class WindowKV:
         self._sharers[0] -= 1
         self.slots = tuple(s[:, :0] for s in self._allocate(0))
         self.start = self.end = 0
+        self.sources = {}
         self._sharers = [1]
 
     def live(self) -> LiveCache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agentkv_orchestrator.chunks import Chunk
@@ -67,6 +68,12 @@ class Edits:
         with self.editing():
             rules.unpinned(rules.live(self.content, handle))
             self.content = self.content.without({handle.id})
+
+    def pin(self, handle: Handle, on: bool = True) -> None:
+        """Refuse to evict a message from now on, or allow it again."""
+        with self.editing():
+            entry = rules.live(self.content, handle)
+            self.content = self.content.with_entry(replace(entry, pinned=on))
 
     def recall(self, handle: Handle, before: Handle | None = None) -> Handle:
         """Bring an evicted message back, at the end or in front of ``before``.
@@ -149,7 +156,7 @@ class Edits:
         back."""
         with self.editing():
             entry = rules.live(self.content, handle)
-            self.content = self.content.with_entry(Entry(entry.handle, entry.parts, entry.pinned, clean=on))
+            self.content = self.content.with_entry(replace(entry, clean=on))
 
     def cut_parts(self, ids: Ids, kind: str) -> tuple[tuple[int, Chunk], ...]:
         """Content-defined chunks of one message (its edges are boundaries), each under a fresh uid.

@@ -141,7 +141,7 @@ class Engine:
 
     def residency(self) -> FrozenResidency:
         """A snapshot of what the store holds, for the planner."""
-        return residency(self.store, self._contexts, lambda chunk: len(self.chunks.ids(chunk)))
+        return residency(self.store, self._contexts, self.chunks.length)
 
     def remember(self, contexts: dict[str, Context]) -> None:
         """Keep what these context keys stand for, and forget those that nothing in the store refers to."""

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from agentkv_orchestrator.plan import (
     ApplyOrbit,
     ApplyPatch,
     ApplyRemoval,
+    Evict,
     FormCanonical,
     FormPatch,
     Keep,
@@ -56,6 +58,7 @@ class Outcome:
 class Write:
     """Rows to fill with moved or stored KV: from live rows (``live``) or from a stored block."""
 
+    uid: int
     row: int
     tokens: int
     live: int | None = None
@@ -96,6 +99,7 @@ class Executor:
             kv.start, kv.end = plan.frame.start, plan.frame.start + _tokens(plan.ops)
             outcome.logits = self._prefill(kv, prefills, keep)
             outcome.lap("prefill", now)
+            self._keep_sources(kv, plan, writes)
         except BaseException:
             for block in saved:
                 self.backend.place(kv, int(block.positions[0]), block)
@@ -118,7 +122,7 @@ class Executor:
                 canonical = self._block(Key("canonical", op.chunk), tokens)
                 patch = self.backend.form(self._block(whole, tokens), canonical)
                 if self.store.put(Key("patch", op.chunk, op.context), patch):
-                    self.store.drop(whole)  # the patch stands for it now, at a quarter of the bytes
+                    self.store.drop(whole)  # the patch stands for it now, in fewer bytes
 
     def _writes(self, ops: Sequence[Op]) -> list[Write]:
         """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
@@ -127,20 +131,20 @@ class Executor:
         rows = {op.uid: op.row for op in ops if isinstance(op, Keep)}
         for op in ops:
             if isinstance(op, Rotate):
-                writes[op.uid] = Write(op.row, op.tokens, live=op.from_row)
+                writes[op.uid] = Write(op.uid, op.row, op.tokens, live=op.from_row)
             elif isinstance(op, Load):
                 key = Key("conditioned", op.chunk, op.context)
-                writes[op.uid] = Write(op.row, op.tokens, block=self._block(key, op.tokens))
+                writes[op.uid] = Write(op.uid, op.row, op.tokens, block=self._block(key, op.tokens))
             elif isinstance(op, PlaceCanonical):
                 key = Key("canonical", op.chunk)
-                writes[op.uid] = Write(op.row, op.tokens, block=self._block(key, op.tokens))
+                writes[op.uid] = Write(op.uid, op.row, op.tokens, block=self._block(key, op.tokens))
             elif isinstance(op, ApplyPatch):
                 writes[op.uid].patch = self._patch(Key("patch", op.chunk, op.context))
             elif isinstance(op, ApplyOrbit):
                 writes[op.uid].patch = self._patch(Key("orbit", op.chunk, op.antecedent_set))
             elif isinstance(op, ApplyRemoval):
                 row = rows[op.uid]
-                kept = writes.setdefault(op.uid, Write(row, op.tokens, live=row))
+                kept = writes.setdefault(op.uid, Write(op.uid, row, op.tokens, live=row))
                 kept.patch = self._patch(Key("removal", op.chunk, removal_key(op.before, op.after)))
         return list(writes.values())
 
@@ -183,9 +187,26 @@ class Executor:
 
     def _write(self, kv: WindowKV, writes: list[Write], saved: list[KVBlock]) -> None:
         for write in writes:
-            block = write.block if write.live is None else _cut(saved, write.live, write.tokens)
-            assert block is not None  # a Write has a block or live rows
-            self.backend.place(kv, write.row, block, write.patch)
+            if write.live is not None:
+                write.block = kv.sources.get(write.uid) or _cut(saved, write.live, write.tokens)
+            assert write.block is not None  # a Write has a block or live rows
+            self.backend.place(kv, write.row, write.block, write.patch)
+
+    def _keep_sources(self, kv: WindowKV, plan: Plan, writes: list[Write]) -> None:
+        """In half precision, what was rotated is rotated from there the next time: one rounding, not one
+        more.
+
+        A window that moves as a whole (back to row 0) is not kept twice: it is the smaller side that moves
+        often.
+        """
+        written = (Evict, Load, PlaceCanonical, Prefill, ApplyRemoval)
+        gone = {op.uid for op in plan.ops if isinstance(op, written)}
+        kv.sources = {uid: block for uid, block in kv.sources.items() if uid not in gone}
+        if kv.dtype not in (torch.bfloat16, torch.float16):
+            return
+        moved = [w for w in writes if w.live is not None and w.patch is None]
+        if sum(w.tokens for w in moved) <= (kv.end - kv.start) // 2:
+            kv.sources |= {w.uid: w.block.clone() for w in moved if w.block and w.uid not in kv.sources}
 
     def _prefill(self, kv: WindowKV, prefills: list[Prefill], keep: int) -> Tensor | None:
         """All chunks to compute go through the model in one forward, neighbours as one run."""

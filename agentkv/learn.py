@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from agentkv import rules
 from agentkv.errors import InvalidInput
 from agentkv.handles import Handle
 from agentkv.kv import KVBlock
-from agentkv.patches import OrbitMean, deficit, removal
+from agentkv.patches import OrbitMean, form
 from agentkv.store.base import Key
 
 if TYPE_CHECKING:
@@ -31,43 +32,34 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
     The mean deficit over the orders of a set of antecedents serves every order of that set (Kamera §5).
     Raises InvalidInput unless the handles are neighbours in the window.
     """
-    groups = [rules.live(window.content, h).parts for h in handles]
+    engine, groups = window.engine, [rules.live(window.content, h).parts for h in handles]
     placed = _neighbours(window, [uid for group in groups for uid, _ in group])
     front = window.graph.placements[: window.graph.placements.index(placed[0])]
     means: dict[Key, OrbitMean] = {}
     for permutation in _permutations(len(groups), orders, seed):
         chunks = [chunk for i in permutation for _, chunk in groups[i]]
         for chunk, seen, block in _run(window, front, placed[0].row, chunks):
-            key = Key("orbit", chunk.id, set_key(seen))
-            means.setdefault(key, OrbitMean()).add(
-                deficit(block.slots, _relocated(window, chunk, block).slots)
-            )
+            delta = engine.backend.deficit(block, _canonical(window, chunk.id))
+            means.setdefault(Key("orbit", chunk.id, set_key(seen)), OrbitMean()).add(delta)
     for key, mean in means.items():
-        window.engine.store.put(key, mean.form(window.engine.patch_budget))
+        at = int(_canonical(window, key.chunk).positions[0])
+        engine.store.put(key, replace(mean.form(engine.patch_budget), position=at))
     return len(means)
 
 
 def learn_removal(window: Window, handle: Handle) -> int:
-    """Run what stands behind ``handle`` without it; store Δ = KV(B|A∖X) - KV(B|A) as a removal patch per
-    chunk."""
-    leaving = {uid for uid, _ in rules.live(window.content, handle).parts}
+    """Run what stands behind ``handle`` without it; store Δ = KV(B|A∖X) - R(δ) KV(B|A) per chunk B."""
+    engine, leaving = window.engine, {uid for uid, _ in rules.live(window.content, handle).parts}
     placements = window.graph.placements
     first = next(i for i, p in enumerate(placements) if p.uid in leaving)
-    front = placements[:first]
     behind = [p for p in placements[first:] if p.uid not in leaving]
-    row = placements[first].row
-    count = 0
-    for placement, (chunk, seen, block) in zip(
-        behind, _run(window, front, row, [p.chunk for p in behind]), strict=True
-    ):
-        now = window.engine.backend.read(window.kv, placement.row, placement.stop)
-        scratch = window.engine.backend.new_kv(block.tokens)
-        window.engine.backend.place(scratch, 0, _shifted(now, -int(block.positions[0])))
-        patch = removal(block.slots, scratch.slots, window.engine.patch_budget)
+    runs = _run(window, placements[:first], placements[first].row, [p.chunk for p in behind])
+    for placement, (chunk, seen, block) in zip(behind, runs, strict=True):
+        live = engine.backend.read(window.kv, placement.row, placement.stop)
+        patch = form(engine.backend.deficit(block, live), engine.patch_budget, kind="removal")
         context = removal_key(context_key(placement.antecedents), context_key(seen))
-        window.engine.store.put(Key("removal", chunk.id, context), patch)
-        count += 1
-    return count
+        engine.store.put(Key("removal", chunk.id, context), replace(patch, position=placement.row))
+    return len(behind)
 
 
 def _run(
@@ -91,16 +83,14 @@ def _run(
         at += chunk.length
 
 
-def _relocated(window: Window, chunk: Chunk, block: KVBlock) -> KVBlock:
-    """The chunk's canonical at the positions of ``block``; formed and stored when it is missing."""
-    engine = window.engine
-    canonical = engine.store.get(Key("canonical", chunk.id))
-    if not isinstance(canonical, KVBlock):
-        canonical = engine.backend.canonical(engine.chunks.ids(chunk.id))
-        engine.store.put(Key("canonical", chunk.id), canonical)
-    scratch = engine.backend.new_kv(chunk.length)
-    engine.backend.place(scratch, 0, _shifted(canonical, -int(block.positions[0])))
-    return KVBlock(scratch.slots, block.positions)
+def _canonical(window: Window, chunk: str) -> KVBlock:
+    """The chunk's canonical; formed and stored when it is missing."""
+    engine, key = window.engine, Key("canonical", chunk)
+    found = engine.store.get(key)
+    if not isinstance(found, KVBlock):
+        found = engine.backend.canonical(engine.chunks.ids(chunk))
+        engine.store.put(key, found)
+    return found
 
 
 def _shifted(block: KVBlock, delta: int) -> KVBlock:

@@ -60,7 +60,7 @@ def unpinned(entry: Entry) -> None:
         raise PinnedChunk(
             got=f"an eviction of {entry.handle!r}, which is pinned",
             expected="an unpinned message",
-            do="unpin it first",
+            do="call pin(handle, on=False) first",
         )
 
 

@@ -41,6 +41,11 @@ class Backend(Protocol):
         """KV(B|∅): one forward of the chunk behind the engine's fixed sink alone."""
         ...
 
+    def deficit(self, conditioned: KVBlock, base: KVBlock) -> tuple[Tensor, ...]:
+        """What ``base`` misses to be ``conditioned``, per slot ``[L, n, H, D]``, at the positions of
+        ``base``."""
+        ...
+
     def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
-        """The patch that turns the relocated canonical into ``conditioned``."""
+        """The patch that turns the canonical, wherever it is placed, into ``conditioned`` there."""
         ...

@@ -63,6 +63,9 @@ class RecordingBackend:
         self.calls.append(("canonical", 0, len(ids)))
         return KVBlock((torch.tensor(ids).reshape(1, -1, 1, 1),), torch.arange(len(ids)))
 
+    def deficit(self, conditioned: KVBlock, base: KVBlock) -> tuple[Tensor, ...]:
+        return tuple(c.float() - b.float() for c, b in zip(conditioned.slots, base.slots, strict=True))
+
     def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
         self.calls.append(("form", int(conditioned.positions[0]), conditioned.tokens))
         if not np.array_equal(conditioned.slots[0].flatten(), canonical.slots[0].flatten()):

@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from agentkv_kernels.registry import pick
@@ -14,7 +15,7 @@ from agentkv.forward import Runner
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
-from agentkv.patches import Budget, Patch, deficit, form
+from agentkv.patches import Budget, Patch, deficit, form, turned
 
 
 class TorchBackend:
@@ -45,7 +46,7 @@ class TorchBackend:
         delta = torch.arange(row, row + block.tokens, device=self.device) - block.positions  # [T]
         turning = self.layout.ropes(delta, torch.float64 if self.dtype == torch.float64 else torch.float32)
         ropes = turning if bool(delta.any()) else tuple(None for _ in turning)
-        factors = patch.factors if patch else tuple(None for _ in block.slots)
+        factors = turned(patch, self.layout, row) if patch else tuple(None for _ in block.slots)
         self._place(kv.slots, row, block.slots, ropes, factors)
 
     def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
@@ -61,12 +62,17 @@ class TorchBackend:
         self.prefill(kv, [(first, ids)], keep=0)
         return kv.view(first, kv.end).clone()
 
+    def deficit(self, conditioned: KVBlock, base: KVBlock) -> tuple[Tensor, ...]:
+        wide = torch.promote_types(self.dtype, torch.float32)
+        moved = WindowKV(self.layout, conditioned.tokens, wide, self.device)
+        # At the base's positions: the rope band of Δ would turn with the row it was measured at.
+        positions = conditioned.positions - int(base.positions[0])
+        self.place(moved, 0, KVBlock(tuple(s.to(wide) for s in conditioned.slots), positions))
+        return deficit(moved.slots, base.slots)
+
     def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
-        relocated = self.new_kv(conditioned.tokens)
-        first = int(conditioned.positions[0])
-        still = KVBlock(canonical.slots, canonical.positions - first)  # the same δ, in rows from 0
-        self.place(relocated, 0, still)
-        return form(deficit(conditioned.slots, relocated.slots), self.budget)
+        patch = form(self.deficit(conditioned, canonical), self.budget)
+        return replace(patch, position=int(canonical.positions[0]))
 
     def _sink(self) -> KVBlock:
         if self._sink_kv is None:

@@ -6,6 +6,7 @@ from agentkv.patches.depth import calibrate_depth, calibrate_effect
 from agentkv.patches.form import Patch, deficit, form
 from agentkv.patches.orbit import OrbitMean
 from agentkv.patches.removal import removal
+from agentkv.patches.turn import turned
 
 __all__ = [
     "Budget",
@@ -17,5 +18,6 @@ __all__ = [
     "deficit",
     "form",
     "removal",
+    "turned",
     "undo",
 ]

@@ -26,7 +26,7 @@ Scheme = Literal["energy", "uniform"]
 
 @dataclass(frozen=True)
 class Patch:
-    """What turns a chunk's relocated canonical KV into its KV behind given antecedents."""
+    """What turns a chunk's canonical KV into its KV behind given antecedents, both at `position`."""
 
     factors: tuple[Factors | None, ...]
     """Per cache slot; None where nothing is stored."""
@@ -35,6 +35,8 @@ class Patch:
     """Share of ‖Δ‖² over all layers and slots that the patch reproduces; 1.0 for Δ = 0."""
     shared: bool = False
     """True when the `right` factors belong to a basis that other patches use too (basis.py)."""
+    position: int = 0
+    """Position id of the chunk's first token where Δ was measured; `turn.turned` takes it elsewhere."""
 
     @property
     def nbytes(self) -> int:

@@ -53,18 +53,20 @@ class Store(Protocol):
         ...
 
 
-def residency(store: Store, contexts: Mapping[str, Context], tokens: Callable[[str], int]) -> FrozenResidency:
+def residency(
+    store: Store, contexts: Mapping[str, Context], length: Callable[[str], int | None]
+) -> FrozenResidency:
     """What the planner may know of a store: which kinds exist per chunk, no tensors.
 
-    contexts: what context keys stand for; those that no entry refers to are left out. tokens: a chunk's
-    length.
+    contexts: what context keys stand for; those that no entry refers to are left out. length: tokens of a
+    chunk; None for one that this engine has never seen (others may use the store), which is left out.
     """
     held: dict[str, dict[Kind, set[str]]] = {}
     for key in store.keys():  # noqa: SIM118  (a store is no dict)
         held.setdefault(key.chunk, {}).setdefault(key.kind, set()).add(key.context)
     residents = {
         chunk: Resident(
-            tokens=tokens(chunk),
+            tokens=tokens,
             canonical="canonical" in kinds,
             conditioned=frozenset(kinds.get("conditioned", ())),
             patches=frozenset(kinds.get("patch", ())),
@@ -72,6 +74,7 @@ def residency(store: Store, contexts: Mapping[str, Context], tokens: Callable[[s
             removals=frozenset(kinds.get("removal", ())),
         )
         for chunk, kinds in held.items()
+        if (tokens := length(chunk)) is not None
     }
     referred = {key for r in residents.values() for key in (*r.conditioned, *r.patches)}
     return FrozenResidency(residents, {key: c for key, c in contexts.items() if key in referred})

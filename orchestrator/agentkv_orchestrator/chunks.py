@@ -105,6 +105,10 @@ class ChunkTable:
             chunk_id = _hash((b"c", first.encode()), (b"n", attempt.to_bytes(8, "little")))
         return Chunk(id=chunk_id, kind=kind, length=int(tokens.size))
 
+    def length(self, chunk_id: str) -> int | None:
+        """Tokens of a chunk, or None for an id that was never given out here."""
+        return self._entries[chunk_id].ids.size if chunk_id in self._entries else None
+
     def ids(self, chunk_id: str) -> Ids:
         """Tokens of a registered chunk, int64 [n], read-only. Raises ChunkError for an unknown id."""
         if not self.knows(chunk_id):
