@@ -190,13 +190,17 @@ def measure(
     canonical = split(reference.prefill([*ids[0], *ids[2]]), [lengths[0], lengths[2]])[1]
     ask = encode(item.ask)
     choices = [encode(" " + colour)[0] for colour in item.colours]
-    truth = reference.logits(window, ask)[-1:]
-    result: dict[str, Any] = {"tokens": lengths[2], "answer": item.answer}
-    result["arms"] = {"re-prefill": {"choice": int(truth[0, choices].argmax()), "kl": 0.0}}
-    for name, make in arms(reference, ids, window, canonical, seed).items():
-        logits = reference.logits(make(), ask)[-1:]
-        result["arms"][name] = {"choice": int(logits[0, choices].argmax()), "kl": float(kl(truth, logits)[0])}
-    return result
+    made = {"re-prefill": lambda: window} | arms(reference, ids, window, canonical, seed)
+    logits = reference.ask([make() for make in made.values()], ask, last=1)[:, 0]  # [arms, vocab]
+    apart = kl(logits[:1], logits)
+    return {
+        "tokens": lengths[2],
+        "answer": item.answer,
+        "arms": {
+            name: {"choice": int(row[choices].argmax()), "kl": float(gap)}
+            for name, row, gap in zip(made, logits, apart, strict=True)
+        },
+    }
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ class _Rows(DynamicCache):
     """A cache in which new KV overwrites the rows it was computed for instead of growing the cache."""
 
     def __init__(self, window: KVBlock, rows: Tensor) -> None:
-        super().__init__(ddp_cache_data=_layers([window]))
+        super().__init__(ddp_cache_data=_layers([[window]]))
         self.rows = rows
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
@@ -58,20 +58,31 @@ class Reference:
         turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
         return KVBlock((turned, block.slots[1]), block.positions + delta)
 
-    def logits(self, window: Sequence[KVBlock], ids: Sequence[int]) -> Tensor:
-        """[len(ids), vocab] next-token logits of `ids` put behind the window, teacher-forced."""
-        start = sum(b.tokens for b in window)
-        positions = torch.arange(start, start + len(ids))[None]
-        cache = DynamicCache(ddp_cache_data=_layers(window))
+    def logits(self, window: Sequence[KVBlock], ids: Sequence[int], last: int = 0) -> Tensor:
+        """[len(ids), vocab] next-token logits of `ids` put behind the window, teacher-forced.
+
+        last: only those of the last so many tokens; 0 means all.
+        """
+        return self.ask([window], ids, last)[0]
+
+    def ask(self, windows: Sequence[Sequence[KVBlock]], ids: Sequence[int], last: int = 0) -> Tensor:
+        """`logits` behind several windows of one length, in one forward: [windows, tokens, vocab]."""
+        start = sum(b.tokens for b in windows[0])
+        batch = len(windows)
+        cache = DynamicCache(ddp_cache_data=_layers(windows))
         with self._fast():
             return self.model(
-                torch.tensor([ids]), cache=cache, position_ids=positions, use_cache=True
-            ).logits[0]
+                torch.tensor([ids]).expand(batch, -1),
+                cache=cache,
+                position_ids=torch.arange(start, start + len(ids)).expand(batch, -1),
+                use_cache=True,
+                logits_to_keep=last,
+            ).logits
 
     def greedy(self, window: Sequence[KVBlock], ids: Sequence[int], count: int) -> list[int]:
         """`count` greedy tokens behind window and `ids`."""
         start = sum(b.tokens for b in window)
-        cache, step, out = DynamicCache(ddp_cache_data=_layers(window)), list(ids), []
+        cache, step, out = DynamicCache(ddp_cache_data=_layers([window])), list(ids), []
         with self._fast():
             for _ in range(count):
                 at = torch.arange(start, start + len(step))[None]
@@ -122,8 +133,12 @@ def split(block: KVBlock, lengths: Sequence[int]) -> list[KVBlock]:
     return parts
 
 
-def _layers(window: Sequence[KVBlock]) -> list[tuple[Tensor, Tensor]]:
-    if not window:
+def _layers(windows: Sequence[Sequence[KVBlock]]) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values [windows, H, T, D] per layer, as transformers holds them."""
+    if not windows[0]:
         return []
-    keys, values = (torch.cat([b.slots[s] for b in window], dim=1).transpose(1, 2) for s in (0, 1))
-    return [(k[None], v[None]) for k, v in zip(keys, values, strict=True)]
+    slots = []
+    for slot in (0, 1):
+        rows = [torch.cat([b.slots[slot] for b in window], dim=1) for window in windows]  # [L, T, H, D]
+        slots.append(torch.stack(rows, dim=1).transpose(2, 3))
+    return list(zip(*(s.unbind(0) for s in slots), strict=True))
