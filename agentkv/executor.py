@@ -143,9 +143,10 @@ class Executor:
             elif isinstance(op, ApplyOrbit):
                 writes[op.uid].patch = self._patch(Key("orbit", op.chunk, op.antecedent_set))
             elif isinstance(op, ApplyRemoval):
-                row = rows[op.uid]
-                kept = writes.setdefault(op.uid, Write(op.uid, row, op.tokens, live=row))
-                kept.patch = self._patch(Key("removal", op.chunk, removal_key(op.before, op.after)))
+                if op.uid not in writes:  # on rows that stay where they are
+                    row = rows[op.uid]
+                    writes[op.uid] = Write(op.uid, row, op.tokens, live=row)
+                writes[op.uid].patch = self._patch(Key("removal", op.chunk, removal_key(op.before, op.after)))
         return list(writes.values())
 
     def _fetch(self, key: Key) -> Entry:

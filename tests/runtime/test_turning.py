@@ -1,0 +1,104 @@
+"""A patch belongs to a chunk, not to the row it was measured at; half-precision rotations do not add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from agentkv import Engine, Policy
+from agentkv.inputs import Ids
+from agentkv.kv import KVBlock
+from tests.models import exact_rotary, tiny_model, tiny_tokenizer
+from tests.tolerances import KV, kv_error
+
+A: Ids = np.arange(3, 26, dtype=np.int64)
+B: Ids = np.arange(30, 49, dtype=np.int64)
+
+
+def conditioned(engine: Engine, start: int) -> KVBlock:
+    """KV(B|A) with A at row ``start``."""
+    kv = engine.backend.new_kv(start + len(A) + len(B))
+    kv.start, kv.end = start, start + len(A) + len(B)
+    engine.backend.prefill(kv, [(start, np.concatenate([A, B]))], keep=0)
+    return engine.backend.read(kv, start + len(A), kv.end)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "qwen3"])
+def test_a_patch_formed_at_one_row_is_exact_at_every_other(family: str) -> None:
+    model = tiny_model(family)
+    with exact_rotary(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+        canonical = engine.backend.canonical(B)
+        patch = engine.backend.form(conditioned(engine, 211), canonical)
+        for start in (0, 1, 7, 300):
+            kv, row = engine.backend.new_kv(400), start + len(A)
+            engine.backend.place(kv, row, canonical, patch)
+            got = engine.backend.read(kv, row, row + len(B))
+            for slot, want in zip(got.slots, conditioned(engine, start).slots, strict=True):
+                assert kv_error(slot, want) < KV[torch.float64]
+
+
+def test_a_patch_is_right_after_the_window_has_slid() -> None:
+    """Formed before a slide, applied behind it: the recalled chunk is what a re-prefill gives."""
+    model = tiny_model("llama")
+    with exact_rotary(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+        window = engine.window(Policy(kl_budget=9.0))
+        window.append_ids(A, kind="system", pin=True)
+        first = window.append_ids(B, kind="document")
+        second = window.append_ids(np.arange(50, 80, dtype=np.int64), kind="document")
+        window.commit()
+        window.evict(first)
+        window.commit()
+        window.settle()
+        window.policy = Policy(kl_budget=0.02)  # a patch fits, the bare canonical does not
+        window.evict(second)
+        window.recall(first)
+        plan = window.commit()
+        assert {"apply_patch"} <= {op.op for op in plan.ops}
+        assert window.kv.start > 0
+        assert window.ids().tolist() == [*A.tolist(), *B.tolist()]
+        assert window.audit(question=first).kl < 1e-12
+
+
+def test_a_removal_patch_is_right_where_the_survivor_moves_and_where_it_stays() -> None:
+    model = tiny_model("llama")
+    with exact_rotary(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+        # A short prompt moves towards the survivor, a long one lets it come; budgets that only the patch meets.
+        for copies, budget in ((1, 2e-3), (9, 2e-4)):
+            window = engine.window(Policy(kl_budget=budget))
+            window.append_ids(np.tile(A, copies), kind="system", pin=True)
+            leaving = window.append_ids(B, kind="document")
+            stays = window.append_ids(np.arange(50, 80, dtype=np.int64), kind="document")
+            window.commit()
+            assert window.learn_removal(leaving) == 1
+            window.evict(leaving)
+            names = {op.op for op in window.commit().ops}
+            assert "apply_removal" in names
+            assert "prefill" not in names
+            assert window.audit(question=stays).kl < 1e-12
+
+
+def test_fifty_slides_in_bf16_cost_the_pinned_prompt_one_rotation() -> None:
+    """Every slide moves the prompt, and starts from the prompt as it was computed."""
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    engine = Engine.from_model(model, tiny_tokenizer(), first_rows=2048)
+    window = engine.window(Policy(kl_budget=1e9))
+    window.append_ids(A, kind="system", pin=True)
+    steps = np.random.default_rng(0).integers(3, 97, (60, 17))
+    live = [window.append_ids(ids, kind="step") for ids in steps[:8]]
+    window.commit()
+    computed = engine.backend.read(window.kv, 0, len(A))
+
+    def error() -> float:
+        """Of the prompt's keys, against the computed ones turned once, in fp32."""
+        start, kv = window.kv.start, engine.backend.new_kv(window.kv.end)
+        once = KVBlock(computed.slots, computed.positions)
+        engine.backend.place(kv, start, once)
+        return kv_error(window.kv.slots[0][:, start : start + len(A)], kv.slots[0][:, start : start + len(A)])
+
+    for ids in steps[8:58]:
+        window.evict(live.pop(0))
+        live.append(window.append_ids(ids, kind="step"))
+        window.commit()
+    assert window.kv.start >= 50 * 17
+    assert error() == 0.0
