@@ -73,7 +73,7 @@ def _run(
     ids = np.concatenate([window.engine.chunks.ids(c.id) for c in chunks])
     aside = backend.new_kv(row - start + len(ids))
     if row > start:
-        backend.place(aside, 0, _shifted(window.kv.view(start, row), -start))
+        backend.place(aside, 0, window.kv.view(start, row))  # turned, as the rows aside start at 0
     aside.end = row - start + len(ids)
     backend.prefill(aside, [(row - start, ids)], keep=0)
     seen, at = [p.chunk.id for p in front], row - start
@@ -91,11 +91,6 @@ def _canonical(window: Window, chunk: str) -> KVBlock:
         found = engine.backend.canonical(engine.chunks.ids(chunk))
         engine.store.put(key, found)
     return found
-
-
-def _shifted(block: KVBlock, delta: int) -> KVBlock:
-    """The same KV said to stand ``delta`` positions further: placing it at 0 turns it by what is left."""
-    return KVBlock(block.slots, block.positions + delta)
 
 
 def _neighbours(window: Window, uids: list[int]) -> list[Placement]:
