@@ -19,6 +19,7 @@ from agentkv.errors import InvalidInput
 from agentkv.patches.budget import Budget, pick_layers, require_rank
 from agentkv.patches.checks import check, wide
 from agentkv.patches.factorise import factorise
+from agentkv.patches.ranking import best_that_fit, weighted
 
 Kind = Literal["conditioned", "orbit", "removal"]
 Scheme = Literal["energy", "uniform"]
@@ -89,8 +90,8 @@ def form(
         keep = [torch.arange(p.shape[1], device=p.device).expand(p.shape) < rank for _, _, p in parts]
     else:
         costs = [(x.shape[1] + x.shape[2]) * dtype.itemsize for x in picked]
-        gains = _weighted([p for _, _, p in parts], weights, chosen)
-        keep = _best_that_fit(gains, costs, limit)
+        gains = weighted([p for _, _, p in parts], weights, chosen)
+        keep = best_that_fit(gains, costs, limit)
     total = sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in flat)
     noise = torch.finfo(flat[0].dtype).eps ** 2 * total  # components below rounding would store noise
     keep = [k & (p > noise) for k, (_, _, p) in zip(keep, parts, strict=True)]
@@ -109,37 +110,6 @@ def _by_width(slots: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
         pieces = [t.chunk(len(same)) for t in factorise(torch.cat([slots[i] for i in same]))]
         found.update({i: (pieces[0][k], pieces[1][k], pieces[2][k]) for k, i in enumerate(same)})
     return [found[i] for i in range(len(slots))]
-
-
-def _weighted(
-    power: list[Tensor], weights: Sequence[float | Tensor] | None, chosen: Sequence[int]
-) -> list[Tensor]:
-    """σ² [l, p] times the weight of its slot, or of its slot and layer."""
-    if weights is None:
-        return power
-    if len(weights) != len(power):
-        raise InvalidInput(
-            got=f"{len(weights)} weights",
-            expected=f"one per slot, {len(power)}",
-            do="repeat it for every slot",
-        )
-    rows = [
-        w[list(chosen), None].to(p) if isinstance(w, Tensor) else w
-        for p, w in zip(power, weights, strict=True)
-    ]
-    return [p * w for p, w in zip(power, rows, strict=True)]
-
-
-def _best_that_fit(gains: list[Tensor], costs: list[int], limit: int) -> list[Tensor]:
-    """Masks [l, p] of the components with the most gain per byte that together fit `limit` bytes."""
-    rate = torch.cat([(g / c).flatten() for g, c in zip(gains, costs, strict=True)])
-    cost = torch.cat(
-        [torch.full_like(g, c, dtype=torch.int64).flatten() for g, c in zip(gains, costs, strict=True)]
-    )
-    order = rate.argsort(descending=True)
-    mask = torch.zeros(rate.shape, dtype=torch.bool, device=rate.device)
-    mask[order] = cost[order].cumsum(0) <= limit
-    return [m.view(g.shape) for m, g in zip(mask.split([g.numel() for g in gains]), gains, strict=True)]
 
 
 def _pack(

@@ -2,6 +2,9 @@
 
 The patch is formed from Δ̄ = mean over the orders seen of Δ_order, the least-squares constant: no other
 single deficit is closer to all of them. It costs what one patch costs and serves every order.
+
+The orders put the chunk at different positions, and the rope band of Δ turns with the position: take
+every deficit against the canonical at one common position before it is added.
 """
 
 from collections.abc import Sequence
