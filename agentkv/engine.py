@@ -108,7 +108,8 @@ class Engine:
         (None: what the model was built for)."""
         if self._closed:
             raise ClosedError(got="a closed engine", expected="an open one", do="build a new Engine")
-        window = Window(self, Policy.parse(policy), max_tokens or self.layout.max_positions)
+        limit = self.layout.max_positions if max_tokens is None else max_tokens
+        window = Window(self, Policy.parse(policy), limit)
         self._windows.append(window)
         if len(self.lead):
             window.append_ids(self.lead, kind="start", pin=True)

@@ -98,9 +98,10 @@ def _neighbours(window: Window, uids: list[int]) -> list[Placement]:
     wanted = set(uids)
     placed = [p for p in window.graph.placements if p.uid in wanted]
     together = placed and placed[-1].stop - placed[0].row == sum(p.chunk.length for p in placed)
+    together = together and len(placed) == len(uids)
     if not together:
         raise InvalidInput(
-            got="messages with others between them",
+            got="messages with others between them, or one twice",
             expected="neighbours in the window, at least one",
             do="pass a run of messages, or move them together first",
         )
