@@ -89,6 +89,9 @@ class RecordingEngine(Engine):
         )
         self.runner = _RecordingRunner(model, recorder)
 
+    def __enter__(self) -> RecordingEngine:
+        return self
+
     def _backend(self, sink: Ids) -> Backend:
         return self._recorder
 

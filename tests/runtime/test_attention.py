@@ -99,6 +99,7 @@ def test_what_is_not_full_causal_attention_is_refused(problem: dict[str, Any], n
 
 def test_the_model_scale_is_used_when_given() -> None:
     q, k, v = (draw(2, 5, torch.float64, seed) for seed in range(3))
+    runs: dict[str, Any] = {RUNS: [(5, 5)]}
     for scaling, wanted in ((0.7, 0.7), (None, 8**-0.5)):
-        found, _ = attention_function(nn.Identity(), q, k, v, None, scaling=scaling, **{RUNS: [(5, 5)]})
+        found, _ = attention_function(nn.Identity(), q, k, v, None, scaling=scaling, **runs)
         assert kv_error(found.transpose(1, 2), naive(q, k, v, wanted)) <= KV[torch.float64]

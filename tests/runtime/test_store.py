@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agentkv_orchestrator.residency import Context
 
 from agentkv.errors import InvalidInput
 from agentkv.patches import Budget, Patch, form
@@ -46,9 +47,14 @@ def test_residency_tells_kinds_and_contexts_of_every_chunk() -> None:
         Key("removal", "b", "c1>c2"),
     ):
         store.put(key, kv_block(1))
-    held = residency(store)
-    assert set(held.known()) == {"a", "b"}
+    store.put(Key("canonical", "theirs"), kv_block(1))
+    contexts = {key: Context(chunks=("x",), tokens=3) for key in ("c1", "c3")}
+    held = residency(store, contexts, {"a": 5, "b": 7}.get)
+    assert set(held.known()) == {"a", "b"}  # "theirs" belongs to an engine that knows its tokens
+    assert held.context("c1") == contexts["c1"]
+    assert held.context("c3") is None  # nothing refers to it
     a, b = held.of("a"), held.of("b")
+    assert (a.tokens, b.tokens) == (5, 7)
     assert (a.canonical, a.conditioned, a.patches) == (True, {"c1", "c2"}, {"c1"})
     assert (b.canonical, b.orbits, b.removals) == (False, {"s1"}, {"c1>c2"})
     assert held.of("unknown").empty

@@ -80,8 +80,8 @@ BAD: dict[str, tuple[type[Exception], Callable[[Rig, Window], object]]] = {
     "append in front of a number": (InvalidInput, lambda r, w: w.append(words(3), before=3)),  # type: ignore[arg-type]
     "ids outside of the vocabulary": (InvalidInput, lambda r, w: w.append_ids(np.array([3, VOCAB]))),
     "ids below zero": (InvalidInput, lambda r, w: w.append_ids(np.array([3, -1]))),
-    "ids of 32 bits": (InvalidInput, lambda r, w: w.append_ids(ids(4).astype(np.int32))),  # type: ignore[arg-type]
-    "ids that are floats": (InvalidInput, lambda r, w: w.append_ids(np.array([3.0, 4.0]))),  # type: ignore[arg-type]
+    "ids of 32 bits": (InvalidInput, lambda r, w: w.append_ids(ids(4).astype(np.int32))),
+    "ids that are floats": (InvalidInput, lambda r, w: w.append_ids(np.array([3.0, 4.0]))),
     "ids in a list": (InvalidInput, lambda r, w: w.append_ids([3, 4])),  # type: ignore[arg-type]
     "ids in a tensor": (InvalidInput, lambda r, w: w.append_ids(torch.tensor([3, 4]))),  # type: ignore[arg-type]
     "ids in a matrix": (InvalidInput, lambda r, w: w.append_ids(ids(4).reshape(2, 2))),
@@ -90,6 +90,8 @@ BAD: dict[str, tuple[type[Exception], Callable[[Rig, Window], object]]] = {
     "evict twice": (AlreadyEvicted, lambda r, w: w.evict(r.gone)),
     "evict a foreign one": (ForeignChunk, lambda r, w: w.evict(r.foreign)),
     "evict text": (InvalidInput, lambda r, w: w.evict("w3")),  # type: ignore[arg-type]
+    "pin what is gone": (AlreadyEvicted, lambda r, w: w.pin(r.gone)),
+    "pin a foreign one": (ForeignChunk, lambda r, w: w.pin(r.foreign)),
     "recall what is here": (InvalidInput, lambda r, w: w.recall(r.a)),
     "recall a foreign one": (ForeignChunk, lambda r, w: w.recall(r.foreign)),
     "recall in front of itself": (AlreadyEvicted, lambda r, w: w.recall(r.gone, before=r.gone)),
@@ -156,8 +158,19 @@ def test_refused_calls_do_not_disturb_noted_edits(rig: Rig) -> None:
 
 def test_an_unknown_format_is_refused(rig: Rig) -> None:
     with pytest.raises(PlanError) as caught:
-        rig.window.explain("pdf")
+        rig.window.explain("pdf")  # type: ignore[arg-type]
     assert all((caught.value.got, caught.value.expected, caught.value.do))
+
+
+def test_a_pin_can_be_taken_out_and_put_in(rig: Rig) -> None:
+    rig.window.pin(rig.a)
+    with pytest.raises(PinnedChunk):
+        rig.window.evict(rig.a)
+    assert rig.window.slide(45) == [rig.b]
+    rig.window.pin(rig.pinned, on=False)
+    rig.window.evict(rig.pinned)
+    rig.window.commit()
+    assert len(rig.window) == 25
 
 
 def test_a_handle_of_another_engine_is_foreign(rig: Rig) -> None:
@@ -224,6 +237,7 @@ EDITS: dict[str, Callable[[Rig, Window], object]] = {
     "evict": lambda r, w: w.evict(r.a),
     "recall": lambda r, w: w.recall(r.gone),
     "move": lambda r, w: w.move(r.a),
+    "pin": lambda r, w: w.pin(r.a),
     "reorder": lambda r, w: w.reorder([r.b, r.a]),
     "replace": lambda r, w: w.replace(r.a, words(3)),
     "slide": lambda r, w: w.slide(),

@@ -55,7 +55,7 @@ class Failing:
 @contextmanager
 def failing(built: Engine, nth: int, error: BaseException) -> Iterator[Failing]:
     broken, real = Failing(built.backend, nth, error), built.backend
-    built.backend = built.executor.backend = broken  # type: ignore[assignment]
+    built.backend = built.executor.backend = broken
     try:
         yield broken
     finally:
@@ -236,7 +236,7 @@ def test_an_error_between_two_tokens_keeps_what_was_said(poisoned: tuple[Poisone
     window = built.window("exact")
     prompt = words(20)
     fail_at(poison, 4, 4)  # the prompt, two tokens, then this one
-    said = []
+    said = list[str]()
     with pytest.raises(NonFinite):
         said.extend(window.stream(prompt, max_new_tokens=8, stop=False))
     assert len(said) == 3
