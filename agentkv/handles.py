@@ -56,6 +56,11 @@ class Content:
     def live(self) -> list[Entry]:
         return [self._by_id[i] for i in self.order]  # type: ignore[attr-defined]
 
+    def names(self) -> dict[int, str]:
+        """By uid: kind and first words of every message this window has held."""
+        entries = self._by_id.values()  # type: ignore[attr-defined]
+        return {uid: f"{e.handle.kind} {e.handle.preview[:24]!r}" for e in entries for uid, _ in e.parts}
+
     @property
     def tokens(self) -> int:
         return sum(e.handle.tokens for e in self.live())

@@ -212,7 +212,7 @@ class Window(Edits):
             raise InvalidInput(
                 got="a window that was never committed", expected="a plan", do="call commit() first"
             )
-        return explain(self.last_plan, fmt)
+        return explain(self.last_plan, fmt, self.committed.names())
 
     def stats(self) -> dict[str, Any]:
         """Sizes and totals, all in tokens, bytes or milliseconds."""

@@ -1,6 +1,8 @@
 """Why each op was chosen: as text for people, JSON for programs, mermaid for documents."""
 
+from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal
 
 from .errors import PlanError
@@ -9,21 +11,30 @@ from .plan import BaseOp, Evict, Load, Op, PlaceCanonical, Placing, Plan, Prefil
 Format = Literal["text", "json", "mermaid"]
 
 
-def explain(plan: Plan, fmt: Format = "text") -> str:
-    """Write a plan out. Raises PlanError for an unknown format."""
+Names = Mapping[int, str]
+"""What people call a placement, by uid; others go by chunk id."""
+
+
+def explain(plan: Plan, fmt: Format = "text", names: Names = MappingProxyType({})) -> str:
+    """Write a plan out. names: what to call placements in text and mermaid.
+
+    Raises PlanError for an unknown format.
+    """
     if fmt == "text":
-        return _text(plan)
+        return _text(plan, names)
     if fmt == "json":
         return plan.to_json(indent=2)
     if fmt == "mermaid":
-        return _mermaid(plan)
+        return _mermaid(plan, names)
     raise PlanError(f"format {fmt!r}", "text, json or mermaid", "pick one of them")
 
 
-def _text(plan: Plan) -> str:
+def _text(plan: Plan, names: Names) -> str:
     lines = [_headline(plan)]
+    width = max((len(_label(op, names)) for op in plan.ops), default=0)
     for op in plan.ops:
-        lines.append(f"  {op.op:<15} {_label(op):<14} {_rows(op):<16} {_price(op.ms, op.kl):<22} {op.reason}")
+        label = f"{_label(op, names):<{width}}"
+        lines.append(f"  {op.op:<15} {label} {_rows(op):<16} {_price(op.ms, op.kl):<22} {op.reason}")
         lines += [
             f"  {'':<15} not {other.name} ({_price(other.ms, other.kl)}): {other.why_not}"
             for other in op.alternatives
@@ -40,16 +51,20 @@ def _headline(plan: Plan) -> str:
     )
 
 
-def _mermaid(plan: Plan) -> str:
+def _mermaid(plan: Plan, names: Names) -> str:
     """The new window from left to right, each chunk with what is done to it; what leaves stands apart."""
     lines = ["flowchart LR"]
     placing = sorted((op for op in plan.ops if isinstance(op, Placing)), key=lambda op: op.row)
     for op in placing:
+        label = _label(op, names).replace('"', "'")
         lines.append(
-            f'  u{op.uid}["{_label(op)}<br/>{op.op} {_rows(op)}<br/>{_price(op.ms, op.kl)}"]:::{_colour(op)}'
+            f'  u{op.uid}["{label}<br/>{op.op} {_rows(op)}<br/>{_price(op.ms, op.kl)}"]:::{_colour(op)}'
         )
     lines += [f"  u{a.uid} --> u{b.uid}" for a, b in pairwise(placing)]
-    lines += [f'  u{op.uid}(["{_label(op)}<br/>evict"]):::gone' for op in plan.ops if isinstance(op, Evict)]
+    for op in plan.ops:
+        if isinstance(op, Evict):
+            label = _label(op, names).replace('"', "'")
+            lines.append(f'  u{op.uid}(["{label}<br/>evict"]):::gone')
     lines += [
         "  classDef reused fill:#d9f2d9",
         "  classDef moved fill:#dbe8fb",
@@ -68,7 +83,9 @@ def _colour(op: BaseOp) -> str:
     return "computed" if isinstance(op, Prefill) else "reused"
 
 
-def _label(op: Op) -> str:
+def _label(op: Op, names: Names) -> str:
+    if op.uid in names:
+        return names[op.uid]
     chunk = op.chunk[:8]
     return chunk if op.uid is None else f"{chunk}#{op.uid}"
 
