@@ -147,12 +147,13 @@ def test_refused_calls_do_not_disturb_noted_edits(rig: Rig) -> None:
     new = rig.window.append(words(9, 7))
     rig.window.move(rig.b, before=rig.a)
     noted = rig.window.content
-    for error, call in BAD.values():
+    for name, (error, call) in BAD.items():
+        if name.startswith(("learn", "ask")):  # these carry out what was noted before they look
+            continue
         with pytest.raises(error):
             call(rig, rig.window)
-        if rig.window.content == rig.window.committed:  # a call that commits first has carried them out
-            break
         assert rig.window.content == noted
+    assert rig.window.content != rig.window.committed
     assert [entry.handle for entry in rig.window.content.live()] == [rig.pinned, rig.b, rig.a, new]
 
 
