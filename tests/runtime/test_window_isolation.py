@@ -249,12 +249,12 @@ def alone(work: Callable[[Window, int], str], seed: int) -> str:
 
 
 def agent(window: Window, seed: int) -> str:
-    """A small session: answers, evictions, a recall, idle work."""
-    window.append(words(12, seed), kind="system", pin=True)
+    """A small session: answers, evictions, a recall, idle work. No two share a text, which may be stored."""
+    window.append(words(12, 300 + seed), kind="system", pin=True)
     said, notes = [], []
     for turn in range(3):
-        notes.append(window.append(words(15 + seed + turn, seed + turn)))
-        said.append(window.generate(words(4, turn), max_new_tokens=4, stop=False))
+        notes.append(window.append(words(15 + turn, 200 + 10 * seed + turn)))
+        said.append(window.generate(words(4, 400 + 10 * seed + turn), max_new_tokens=4, stop=False))
         if turn == 1:
             window.evict(notes[0])
             window.settle()
