@@ -1,0 +1,122 @@
+"""The command line. Commands import what they need when they run, so that --help answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from agentkv_orchestrator.errors import OrchestratorError
+from agentkv_orchestrator.policy import PolicyName
+from rich.console import Console
+from rich.table import Table
+
+from agentkv.errors import AgentKVError
+
+FAILED, INTERRUPTED = 2, 130
+"""Exit codes: an error that was told in one message; Ctrl-C, as a shell reports it."""
+
+app = typer.Typer(
+    name="agentkv",
+    help="Agent memory that lives in the KV cache: edit the window instead of prefilling it again.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agentkv {version('agentkv-window')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="PATH", help="Write all numbers to this file.")
+    ] = None,
+    plot_path: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="PATH", help="Draw the window over the day: a .png or .svg file."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_ID",
+            help="A model directory or hub id. [default: SmolLM2-135M-Instruct, which comes with agentkv]",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        PolicyName,
+        typer.Option(
+            help="exact: what a prefix cache gives. balanced: the cheapest plan inside a KL budget. "
+            "fast: the cheapest plan."
+        ),
+    ] = "balanced",
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter documents and answers.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads. [default: torch's choice]", show_default=False)
+    ] = None,
+) -> None:
+    """Play a day of an agent over real documents.
+
+    The agent reads the READMEs of installed packages, slides, drops, recalls, reorders, forks and rewinds
+    its window. Every turn is timed three ways in the same run: agentkv, longest-prefix reuse and re-prefill.
+    """
+    from agentkv.demo.command import demo as run
+
+    try:
+        run(Console(), model, policy, quick, threads, json_path, plot_path)
+    except KeyboardInterrupt:
+        typer.echo("agentkv: interrupted, nothing was written", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the model families: which load, which do not, and why."""
+    from agentkv.models.families import FAMILIES
+
+    rows = [asdict(family) for family in FAMILIES.values()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "))
+    colours = {"exact": "green", "later": "yellow", "refused": "red"}
+    for row in rows:
+        table.add_row(*(str(value or "") for value in row.values()), style=colours[row["status"]])
+    Console().print(table)
+
+
+def main() -> None:
+    """Run the command line; an error of ours becomes one message on stderr and exit code 2."""
+    try:
+        app()
+    except (AgentKVError, OrchestratorError) as error:
+        Console(stderr=True, soft_wrap=True).print(
+            f"agentkv: {error}", style="red", markup=False, highlight=False
+        )
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()
