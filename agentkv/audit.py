@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from agentkv import rules
 from agentkv.cache import Overlay, Run, WindowKV
 from agentkv.errors import InvalidInput
 from agentkv.handles import Handle
+from agentkv.inputs import marker_ids
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -29,8 +31,8 @@ class Blame:
 
 @dataclass(frozen=True)
 class Audit:
-    """KL(re-prefill ‖ window) of the next token, in nats, over the tokens of a question; greedy agreement
-    after it.
+    """KL(re-prefill ‖ window) of the next token, in nats, over the tokens of a question and the head of its
+    answer; greedy agreement after that.
 
     kl: mean over the question's tokens. agreement: share of the re-prefill's greedy tokens that the window
     repeats before the first difference. blame: messages in front of the question, worst first (empty when
@@ -63,30 +65,33 @@ def divergence(reference: Tensor, other: Tensor) -> Tensor:
 
 def audit(window: Window, question: Handle | None, new_tokens: int, attribute: bool) -> Audit:
     """See `Window.audit`. Raises InvalidInput when nothing stands in front of the question."""
-    engine, ids = window.engine, torch.as_tensor(window.ids(), device=window.kv.device)
-    first, last = _span(window, question)
-    asked = ids[first - window.kv.start : last - window.kv.start]
+    engine, start = window.engine, window.kv.start
+    first, last, kind = _span(window, question)
+    head = marker_ids(
+        engine.tokenizer, engine.template.frame("assistant").head if kind != "assistant" else ""
+    )
+    ids = torch.tensor(np.concatenate([window.ids()[: last - start], head]), device=window.kv.device)
+    asked, end = ids[first - start :], len(ids)
     since = time.perf_counter()
-    exact = engine.backend.new_kv(max(1, last - window.kv.start))
-    exact.end = last - window.kv.start
-    truth = engine.runner.run([Run(0, ids[: exact.end])], exact.live(), keep=len(asked))
+    exact = engine.backend.new_kv(end)
+    exact.end = end
+    truth = engine.runner.run([Run(0, ids)], exact.live(), keep=len(asked))
     reprefill_ms = (time.perf_counter() - since) * 1e3
     since = time.perf_counter()
     seen = Overlay(window.kv, first)
     found = engine.runner.run([Run(first, asked)], seen, keep=len(asked))
     window_ms = (time.perf_counter() - since) * 1e3
     kl = divergence(truth, found)
-    agreement = _agreement(window, Overlay(exact, exact.end), exact.end, truth, seen, last, found, new_tokens)
+    agreement = _agreement(window, Overlay(exact, end), end, truth, seen, start + end, found, new_tokens)
     blame = _blame(window, exact, asked, first, truth, float(kl.mean())) if attribute else ()
-    return Audit(float(kl.mean()), tuple(kl.tolist()), agreement, exact.end, reprefill_ms, window_ms, blame)
+    return Audit(float(kl.mean()), tuple(kl.tolist()), agreement, end, reprefill_ms, window_ms, blame)
 
 
-def _span(window: Window, question: Handle | None) -> tuple[int, int]:
-    """Rows of the question: its message, or the last one."""
-    entry = rules.live(window.content, question) if question else None
+def _span(window: Window, question: Handle | None) -> tuple[int, int, str]:
+    """Rows of the question (its message, or the last one that is no answer) and its kind."""
     live = window.content.live()
-    if entry is None and live:
-        entry = live[-1]
+    asked = [e for e in live if e.handle.kind != "assistant"] or live
+    entry = rules.live(window.content, question) if question else asked[-1] if asked else None
     rows = {p.uid: p for p in window.graph.placements}
     if entry is None or rows[entry.parts[0][0]].row == window.kv.start:
         raise InvalidInput(
@@ -94,7 +99,7 @@ def _span(window: Window, question: Handle | None) -> tuple[int, int]:
             expected="at least two messages",
             do="append a question",
         )
-    return rows[entry.parts[0][0]].row, rows[entry.parts[-1][0]].stop
+    return rows[entry.parts[0][0]].row, rows[entry.parts[-1][0]].stop, entry.handle.kind
 
 
 def _agreement(

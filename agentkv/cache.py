@@ -7,14 +7,28 @@ moves whichever side is smaller instead of the whole window.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
+from agentkv.errors import TooLong
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
+
+
+class Holders:
+    """How many windows hold the same buffers; each of them copies before it writes while there are others."""
+
+    def __init__(self) -> None:
+        self.count = 1
+        self._lock = threading.Lock()  # forks are edited under locks of their own
+
+    def add(self, number: int) -> None:
+        with self._lock:
+            self.count += number
 
 
 class WindowKV:
@@ -27,7 +41,7 @@ class WindowKV:
         self.sources: dict[int, KVBlock] = {}
         """Half-precision caches: by uid, KV as it was before its first rotation, so that errors do not add
         up."""
-        self._sharers = [1]  # how many windows hold these buffers; a fork copies before its first write
+        self._holders = Holders()
 
     def _allocate(self, capacity: int) -> tuple[Tensor, ...]:
         return tuple(
@@ -56,7 +70,7 @@ class WindowKV:
 
     def own(self) -> None:
         """Make the buffers this window's alone, by copying the live rows if a fork shares them."""
-        if self._sharers[0] > 1:
+        if self._holders.count > 1:
             self._move_to(self.capacity)
 
     def grow(self, capacity: int) -> None:
@@ -69,24 +83,26 @@ class WindowKV:
         for new, old in zip(fresh, self.slots, strict=True):
             new[:, self.start : self.end] = old[:, self.start : self.end]
         self.slots = fresh
-        self._sharers[0] -= 1
-        self._sharers = [1]
+        self._leave()
+
+    def _leave(self) -> None:
+        self._holders.add(-1)
+        self._holders = Holders()
 
     def fork(self) -> WindowKV:
         """Another window over the same rows; whichever writes first copies."""
         twin = object.__new__(WindowKV)
         twin.__dict__.update(self.__dict__)
         twin.sources = dict(self.sources)
-        self._sharers[0] += 1
+        self._holders.add(1)
         return twin
 
     def release(self) -> None:
         """Let the buffers go (a closed window)."""
-        self._sharers[0] -= 1
-        self.slots = tuple(s[:, :0] for s in self._allocate(0))
+        self.slots = self._allocate(0)
         self.start = self.end = 0
         self.sources = {}
-        self._sharers = [1]
+        self._leave()
 
     def live(self) -> LiveCache:
         """transformers' view of these rows."""
@@ -111,7 +127,15 @@ class LiveCache(Cache):
         super().__init__(layers=[_LiveLayer(self, layer) for layer in range(kv.layout.layers)])
 
     def ends(self) -> list[tuple[int, int]]:
-        """(tokens, end) of every run, counted from the first live row."""
+        """(tokens, end) of every run, counted from the first live row. Raises TooLong for rows that do not
+        exist."""
+        last = max(run.row + len(run.ids) for run in self.runs)
+        if last > self.kv.capacity:
+            raise TooLong(
+                got=f"tokens for row {last - 1}",
+                expected=f"rows up to {self.kv.capacity - 1}",
+                do="grow the buffer",
+            )
         return [(len(run.ids), run.row + len(run.ids) - self.kv.start) for run in self.runs]
 
 

@@ -20,7 +20,7 @@ from agentkv import rules
 from agentkv.cache import Run
 from agentkv.errors import EmptyChunk
 from agentkv.handles import Entry, Handle
-from agentkv.inputs import Ids
+from agentkv.inputs import Ids, marker_ids
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -86,7 +86,8 @@ class _Decoding:
         self.start = time.perf_counter()
         self.window, self.sampling, self.engine = window, sampling, window.engine
         frame = self.engine.template.frame("assistant")
-        self.head, self.tail = self._marker(frame.head), self._marker(frame.tail)
+        self.head = marker_ids(self.engine.tokenizer, frame.head)
+        self.tail = marker_ids(self.engine.tokenizer, frame.tail)
         self.said: list[int] = []
         self.fed = 0
         with window.editing():
@@ -94,10 +95,6 @@ class _Decoding:
             window.streaming = True
         self.first = window.kv.end - len(self.head)
         self.cache = window.kv.live()
-
-    def _marker(self, text: str) -> Ids:
-        ids = self.engine.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return np.asarray(ids, dtype=np.int64)
 
     def _open(self, prompt: str | None) -> Tensor:
         """Commit the prompt and the head of the answer in one plan; logits ``[1, vocab]`` of the last
@@ -125,8 +122,12 @@ class _Decoding:
         )
         if logits is not None and prefilled:
             return logits
-        # Everything was reused: only the last token's logits are missing.
-        return self.engine.backend.prefill(window.kv, [(window.kv.end - 1, window.ids()[-1:])], keep=1)
+        # Everything was reused: only the last token's logits are missing. Its KV keeps the bits it had.
+        backend, kv = self.engine.backend, window.kv
+        kept = backend.read(kv, kv.end - 1, kv.end)
+        logits = backend.prefill(kv, [(kv.end - 1, window.ids()[-1:])], keep=1)
+        backend.place(kv, kv.end - 1, kept)
+        return logits
 
     def pieces(self) -> Iterator[str]:
         choose = self.sampling.chooser(self.logits.device)
@@ -150,6 +151,7 @@ class _Decoding:
             yield text
 
     def _feed(self, tokens: list[int]) -> Tensor:
+        self.window.require_open()
         row = self.first + len(self.head) + self.fed
         ids = torch.tensor(tokens, device=self.window.kv.device)
         logits = self.engine.runner.run([Run(row, ids)], self.cache, keep=1)
@@ -162,6 +164,9 @@ class _Decoding:
         When that fails the answer is dropped, and the window is as it was before it.
         """
         window = self.window
+        if window.closed:
+            window.streaming = False
+            return
         try:
             rest = [*self.said[self.fed :], *self.tail.tolist()]
             if rest:
@@ -178,7 +183,7 @@ class _Decoding:
 def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
     """Put the finished answer ``ids`` (from row ``first`` on) in the place of its head in graph and
     content."""
-    graph, content = window.graph, window.content
+    graph, content, hearsay = window.graph, window.content, window.error_in_front(first)
     if head:  # the head was committed as a message of its own
         content = content.without({content.order[-1]})
         graph = graph.revise(graph.placements[:-1])
@@ -188,13 +193,15 @@ def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
         text = window.engine.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         handle = Handle(window.engine.numbers(1), "assistant", len(ids), " ".join(text.split())[:48])
         content = content.with_entry(Entry(handle, parts), len(content.order))
-        graph = graph.revise([*graph.placements, *_placements(graph, parts, first)])
+        graph = graph.revise([*graph.placements, *_placements(graph, parts, first, hearsay)])
         window.last_answer = handle
     window.graph, window.content, window.committed = graph, content, content
     window.usage = replace(window.usage, decoded=window.usage.decoded + max(0, len(ids) - head))
 
 
-def _placements(graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int) -> Iterator[Placement]:
+def _placements(
+    graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int, hearsay: float
+) -> Iterator[Placement]:
     """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
     front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
     verbatim = all(p.verbatim or p.clean for p in graph.placements)
@@ -207,6 +214,7 @@ def _placements(graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int
             antecedent_tokens=tokens,
             exact=True,
             verbatim=verbatim,
+            hearsay=hearsay,
             revision=graph.revision + 1,
         )
         front.append(chunk.id)

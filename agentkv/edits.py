@@ -35,7 +35,7 @@ class Edits:
         self.content = Content()
         self._lock = threading.RLock()
         self.streaming = False
-        self._closed = False
+        self.closed = False
 
     def append(
         self, text: str, kind: str = "note", pin: bool = False, before: Handle | None = None
@@ -175,8 +175,7 @@ class Edits:
     def editing(self) -> Iterator[None]:
         """One thread at a time, on an open window that is not in the middle of an answer."""
         with self._lock:
-            if self._closed:
-                raise ClosedError(got="a closed window", expected="an open one", do="open another window")
+            self.require_open()
             if self.streaming:
                 raise Busy(
                     got="an edit in the middle of an answer",
@@ -184,6 +183,11 @@ class Edits:
                     do="read the stream to its end, or call close() on it",
                 )
             yield
+
+    def require_open(self) -> None:
+        """Raises ClosedError on a closed window."""
+        if self.closed:
+            raise ClosedError(got="a closed window", expected="an open one", do="open another window")
 
     def _tokens(self, text: str, kind: str) -> Ids:
         if not isinstance(text, str):

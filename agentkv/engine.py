@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Engine:
         self.backend = self._backend(sink)
         self.chunks = ChunkTable()
         self._contexts: dict[str, Context] = {}
+        self._hearsay: dict[tuple[str, str], float] = {}
         self.executor = Executor(self.backend, self.store, self.chunks.ids)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
@@ -142,15 +144,21 @@ class Engine:
 
     def residency(self) -> FrozenResidency:
         """A snapshot of what the store holds, for the planner."""
-        return residency(self.store, self._contexts, self.chunks.length)
+        return residency(self.store, self._contexts, self._hearsay, self.chunks.length)
 
-    def remember(self, contexts: dict[str, Context]) -> None:
-        """Keep what these context keys stand for, and forget those that nothing in the store refers to."""
+    def remember(self, contexts: Mapping[str, Context], hearsay: Mapping[tuple[str, str], float]) -> None:
+        """What context keys stand for, and by (chunk, key) the KL of second hand in what is stored there.
+
+        What nothing in the store refers to any more is forgotten from time to time.
+        """
         with self._lock:
             self._contexts.update(contexts)
-            if len(self._contexts) > FORGET_AT:
-                held = self.residency()
-                self._contexts = {k: c for k, c in self._contexts.items() if held.context(k) or k in contexts}
+            self._hearsay.update(hearsay)
+            if len(self._contexts) + len(self._hearsay) > FORGET_AT:
+                held = {(key.chunk, key.context) for key in self.store.keys()}  # noqa: SIM118
+                keys = {context for _, context in held}
+                self._contexts = {k: v for k, v in self._contexts.items() if k in keys or k in contexts}
+                self._hearsay = {k: v for k, v in self._hearsay.items() if k in held or k in hearsay}
 
     def adopt(self, window: Window) -> Window:
         """Keep track of a window made by a fork, so that `close` closes it."""

@@ -114,6 +114,7 @@ class Executor:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
                 self.store.put(Key("conditioned", op.chunk, op.context), block)
+                self.store.drop(Key("patch", op.chunk, op.context))  # if there is one, it is of worse hearsay
             elif isinstance(op, FormCanonical):
                 self.store.put(Key("canonical", op.chunk), self.backend.canonical(self.ids_of(op.chunk)))
             elif isinstance(op, FormPatch):

@@ -87,6 +87,12 @@ def _frame(tokenizer: Any, role: str) -> Frame:
     return Frame(head, tail)
 
 
+def marker_ids(tokenizer: Any, text: str) -> Ids:
+    """int64 ids ``[T]`` of a template's marker; none for an empty one."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+    return np.asarray(ids, dtype=np.int64)
+
+
 def tokenise(tokenizer: Any, text: str) -> Ids:
     """int64 ids of ``text``, no special tokens added. Raises EmptyChunk for text without a token."""
     if not isinstance(text, str):

@@ -43,6 +43,7 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
             means.setdefault(Key("orbit", chunk.id, set_key(seen)), OrbitMean()).add(delta)
     for key, mean in means.items():
         at = int(_canonical(window, key.chunk).positions[0])
+        engine.remember({}, {(key.chunk, key.context): window.error_in_front(placed[0].row)})
         engine.store.put(key, replace(mean.form(engine.patch_budget), position=at))
     return len(means)
 
@@ -58,6 +59,7 @@ def learn_removal(window: Window, handle: Handle) -> int:
         live = engine.backend.read(window.kv, placement.row, placement.stop)
         patch = form(engine.backend.deficit(block, live), engine.patch_budget, kind="removal")
         context = removal_key(context_key(placement.antecedents), context_key(seen))
+        engine.remember({}, {(chunk.id, context): window.error_in_front(placements[first].row)})
         engine.store.put(Key("removal", chunk.id, context), replace(patch, position=placement.row))
     return len(behind)
 

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,8 +28,9 @@ from agentkv_orchestrator.window import Frame, WindowGraph
 from agentkv.audit import Audit, audit
 from agentkv.decode import Sampling, Timing, answer
 from agentkv.edits import Edits
-from agentkv.errors import InvalidInput, NothingStored, TooLong
+from agentkv.errors import InvalidInput, NothingStored, OutOfMemory, TooLong
 from agentkv.executor import Outcome
+from agentkv.forward import out_of_memory
 from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal
@@ -71,6 +73,7 @@ class Window(Edits):
         return self._plan(self.engine.residency(), headroom)
 
     def _plan(self, held: FrozenResidency, headroom: int) -> Plan:
+        self.require_open()
         try:
             return make_plan(
                 self.graph,
@@ -97,8 +100,14 @@ class Window(Edits):
             start = time.perf_counter()
             try:
                 plan, outcome, graph = self._carry_out(headroom, keep)
-            except BaseException:
+            except BaseException as error:
                 self.content = self.committed
+                if out_of_memory(error) and not isinstance(error, OutOfMemory):
+                    raise OutOfMemory(
+                        got=f"no memory for an edit ({str(error)[:80]})",
+                        expected="memory for a copy of the rows that change",
+                        do="evict chunks or close windows; the edit was rolled back",
+                    ) from error
                 raise
             self.graph = graph
             self.committed = self.content
@@ -112,7 +121,7 @@ class Window(Edits):
             since, held, attempts = time.perf_counter(), self.engine.residency(), attempts + 1
             plan = self._plan(held, headroom)
             check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
-            self.engine.remember(self._stashed(plan))
+            self._remember(plan)
             planning = (time.perf_counter() - since) * 1e3
             try:
                 outcome = self.engine.executor.execute(plan, self.kv, keep)
@@ -123,12 +132,20 @@ class Window(Edits):
             outcome.ms["plan"] = planning
             return plan, outcome, after(self.graph, plan, wanted, held)
 
-    def _stashed(self, plan: Plan) -> dict[str, Context]:
-        """What the contexts of stashed KV stand for, so that a later plan can tell how far off they are."""
-        placed = {op.context: self.graph.get(op.uid) for op in plan.ops if isinstance(op, Stash)}
-        return {
-            key: Context(chunks=p.antecedents, tokens=p.antecedent_tokens) for key, p in placed.items() if p
-        }
+    def _remember(self, plan: Plan) -> None:
+        """What stashed KV was conditioned on, so that a later plan can tell how far off it is."""
+        for op in plan.ops:
+            p = self.graph.get(op.uid) if isinstance(op, Stash) else None
+            if isinstance(op, Stash) and p is not None:
+                context = Context(chunks=p.antecedents, tokens=p.antecedent_tokens)
+                self.engine.remember({op.context: context}, {(op.chunk, op.context): p.hearsay})
+
+    def error_in_front(self, row: int) -> float:
+        """Predicted KL of the rows in front of ``row``, as the last commit left them: hearsay for what is
+        computed behind."""
+        ops = self.last_plan.ops if self.last_plan else ()
+        uids = {p.uid for p in self.graph.placements if p.row < row}
+        return sum(op.kl for op in ops if op.uid in uids)
 
     def settle(self) -> Plan:
         """Idle work: turn stored conditioned KV into canonicals and patches, at a fraction of the bytes.
@@ -138,7 +155,9 @@ class Window(Edits):
         with self.editing():
             start = time.perf_counter()
             plan = plan_settle(self.graph, self.engine.residency(), self.policy, self.engine.costs)
-            self.engine.executor.fill_store(plan.ops, self.kv)
+            for op in plan.ops:
+                with suppress(NothingStored):  # gone since the plan was made: nothing left to do for it
+                    self.engine.executor.fill_store([op], self.kv)
             self.usage = replace(self.usage, idle_ms=self.usage.idle_ms + (time.perf_counter() - start) * 1e3)
             return plan
 
@@ -198,8 +217,9 @@ class Window(Edits):
         """Re-prefill this window from nothing and compare: KL(re-prefill ‖ window) per token, greedy
         agreement.
 
-        question: the message over whose tokens the two are compared (default: the last one). attribute:
-        also find which messages carry the error. The window is not changed.
+        question: the message over whose tokens, and the head of an answer to it, the two are compared
+        (default: the last one that is no answer). attribute: also find which messages carry the error. The
+        window is not changed.
         """
         with self.editing():
             self.commit()
@@ -208,6 +228,7 @@ class Window(Edits):
     def explain(self, fmt: Literal["text", "json", "mermaid"] = "text") -> str:
         """Why the last commit did what it did. fmt: text, json or mermaid. Raises InvalidInput before any
         commit."""
+        self.require_open()
         if self.last_plan is None:
             raise InvalidInput(
                 got="a window that was never committed", expected="a plan", do="call commit() first"
@@ -216,6 +237,7 @@ class Window(Edits):
 
     def stats(self) -> dict[str, Any]:
         """Sizes and totals, all in tokens, bytes or milliseconds."""
+        self.require_open()
         return {
             "tokens": self.graph.tokens,
             "chunks": len(self.graph.placements),
@@ -231,14 +253,15 @@ class Window(Edits):
 
     def ids(self) -> Ids:
         """int64 ids ``[T]`` of the committed window, in order: what a re-prefill would run over."""
+        self.require_open()
         parts = [self.engine.chunks.ids(p.chunk.id) for p in self.graph.placements]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def close(self) -> None:
         """Give the rows back. Closing twice is fine; any other call afterwards raises ClosedError."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
+            if not self.closed:
+                self.closed = True
                 self.kv.release()
                 self.engine.forget(self)
 

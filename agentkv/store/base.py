@@ -54,7 +54,10 @@ class Store(Protocol):
 
 
 def residency(
-    store: Store, contexts: Mapping[str, Context], length: Callable[[str], int | None]
+    store: Store,
+    contexts: Mapping[str, Context],
+    hearsay: Mapping[tuple[str, str], float],
+    length: Callable[[str], int | None],
 ) -> FrozenResidency:
     """What the planner may know of a store: which kinds exist per chunk, no tensors.
 
@@ -72,6 +75,9 @@ def residency(
             patches=frozenset(kinds.get("patch", ())),
             orbits=frozenset(kinds.get("orbit", ())),
             removals=frozenset(kinds.get("removal", ())),
+            hearsay={
+                key: kl for key in set().union(*kinds.values()) if (kl := hearsay.get((chunk, key), 0.0)) > 0
+            },
         )
         for chunk, kinds in held.items()
         if (tokens := length(chunk)) is not None

@@ -81,12 +81,16 @@ class Site:
         if not keys or self.wanted.clean:
             return None
         if self.context in keys:
-            return self.context, 0.0, f"for the {_count(self.front)} in front"
+            return self.context, self.hearsay(self.context), f"for the {_count(self.front)} in front"
         change = self.nearest(keys)
         if change is None:
             return None
-        kl = self.weight * self.costs.stale(change, self.window_tokens)
+        kl = self.weight * self.costs.stale(change, self.window_tokens) + self.hearsay(change.context)
         return change.context, kl, f"for a context like this; {_difference(change)}"
+
+    def hearsay(self, key: str) -> float:
+        """KL of second hand in what is stored under a key."""
+        return self.weight * self.resident.hearsay.get(key, 0.0)
 
     @property
     def bare(self) -> bool:
@@ -116,11 +120,16 @@ class Site:
 
     @property
     def stale(self) -> float:
-        """KL of leaving the live KV as it is."""
+        """KL of leaving the live KV as it is, for what has changed in front since it was computed."""
         if self.change.kind == "kept":
             return 0.0
         whole = self.costs.kl.canonical if self.bare else self.costs.stale(self.change, self.window_tokens)
         return self.weight * whole
+
+    @property
+    def heard(self) -> float:
+        """KL of leaving the live KV as it is, for what was off in front already when it was computed."""
+        return self.weight * self.placement.hearsay if self.placement else 0.0
 
     def time(self, timed: Timed) -> float:
         """Milliseconds of one op here; a forward that runs anyway costs this chunk its tokens only."""
@@ -145,7 +154,7 @@ def keep(site: Site) -> Candidate | None:
     """Stand still."""
     if not site.may_stand or site.placement is None or site.placement.row != site.row:
         return None
-    return Candidate((site.step(Keep, None, _standing(site), site.stale, row=site.row),))
+    return Candidate((site.step(Keep, None, _standing(site), site.stale + site.heard, row=site.row),))
 
 
 def rotate(site: Site) -> Candidate | None:
@@ -153,7 +162,7 @@ def rotate(site: Site) -> Candidate | None:
     if not site.may_stand or site.placement is None or site.placement.row == site.row:
         return None
     rows = {"row": site.row, "from_row": site.placement.row}
-    return Candidate((site.step(Rotate, "rotate", _standing(site), site.stale, **rows),))
+    return Candidate((site.step(Rotate, "rotate", _standing(site), site.stale + site.heard, **rows),))
 
 
 def removal(site: Site) -> Candidate | None:
@@ -162,12 +171,13 @@ def removal(site: Site) -> Candidate | None:
     if live is None or not change.lost or change.gained or change.reordered or not site.resident.removals:
         return None
     before = context_key(live.antecedents)
-    if removal_key(before, site.context) not in site.resident.removals:
+    key = removal_key(before, site.context)
+    if key not in site.resident.removals:
         return None
     standing = keep(site) or rotate(site)
     if standing is None:
         return None
-    kl = site.stale * site.costs.kl.removal
+    kl = site.stale * site.costs.kl.removal + site.heard + site.hearsay(key)
     reason = f"a removal patch is stored for {_count(site.change.lost)} that left"
     moved = standing.steps[0].model_copy(update={"kl": 0.0})
     applied = site.step(ApplyRemoval, "apply_removal", reason, kl, before=before, after=site.context)
@@ -201,7 +211,7 @@ def orbit(site: Site) -> Candidate | None:
     key = set_key(site.front)
     if key not in site.resident.orbits:
         return None
-    kl = site.weight * site.costs.kl.orbit
+    kl = site.weight * site.costs.kl.orbit + site.hearsay(key)
     reason = f"a patch is stored for the {_count(site.front)} in front, in any order"
     applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key)
     return Candidate((_placed(site, "base of the orbit patch"), applied))

@@ -61,10 +61,9 @@ def _mermaid(plan: Plan, names: Names) -> str:
             f'  u{op.uid}["{label}<br/>{op.op} {_rows(op)}<br/>{_price(op.ms, op.kl)}"]:::{_colour(op)}'
         )
     lines += [f"  u{a.uid} --> u{b.uid}" for a, b in pairwise(placing)]
-    for op in plan.ops:
-        if isinstance(op, Evict):
-            label = _label(op, names).replace('"', "'")
-            lines.append(f'  u{op.uid}(["{label}<br/>evict"]):::gone')
+    for gone in (op for op in plan.ops if isinstance(op, Evict)):
+        label = _label(gone, names).replace('"', "'")
+        lines.append(f'  u{gone.uid}(["{label}<br/>evict"]):::gone')
     lines += [
         "  classDef reused fill:#d9f2d9",
         "  classDef moved fill:#dbe8fb",
@@ -84,10 +83,8 @@ def _colour(op: BaseOp) -> str:
 
 
 def _label(op: Op, names: Names) -> str:
-    if op.uid in names:
-        return names[op.uid]
     chunk = op.chunk[:8]
-    return chunk if op.uid is None else f"{chunk}#{op.uid}"
+    return chunk if op.uid is None else names.get(op.uid, f"{chunk}#{op.uid}")
 
 
 def _rows(op: Op) -> str:

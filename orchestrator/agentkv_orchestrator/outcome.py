@@ -17,6 +17,8 @@ class _Front:
 
     ids: tuple[str, ...] = ()
     tokens: int = 0
+    kl: float = 0.0
+    """Predicted, of all of it."""
     untouched: bool = True
     """This plan wrote none of it."""
 
@@ -24,6 +26,7 @@ class _Front:
         return _Front(
             ids=(*self.ids, p.chunk.id),
             tokens=self.tokens + p.chunk.length,
+            kl=self.kl + op.kl + (applied.kl if applied else 0.0),
             untouched=self.untouched and isinstance(op, Keep) and applied is None,
         )
 
@@ -45,6 +48,7 @@ def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted], residency: R
             p = _stood(live, op, applied, front, graph.revision + 1)
         else:
             p = _written(w, op, _context(op, applied, front, residency), front, graph.revision + 1)
+            p = p.model_copy(update={"hearsay": _hearsay(w, op, applied, front, residency)})
         p = p.model_copy(update={"clean": w.clean, "pinned": w.pinned})
         placements.append(p)
         front = front.then(p, op, applied)
@@ -77,6 +81,18 @@ def _context(op: Placing, applied: Applying | None, front: _Front, residency: Re
     key = op.context if isinstance(op, Load) else getattr(applied, "context", "")
     stored = residency.context(key) if key and key != context_key(front.ids) else None
     return stored or Context(chunks=front.ids, tokens=front.tokens)
+
+
+def _hearsay(w: Wanted, op: Placing, applied: Applying | None, front: _Front, residency: Residency) -> float:
+    """Computed KV inherits what is off in front of it; stored KV what was off when it was stored."""
+    if isinstance(op, Prefill):
+        return front.kl
+    key = (
+        op.context
+        if isinstance(op, Load)
+        else getattr(applied, "context", getattr(applied, "antecedent_set", ""))
+    )
+    return residency.of(w.chunk.id).hearsay.get(key, 0.0)
 
 
 def _written(w: Wanted, op: Placing, seen: Context, front: _Front, revision: int) -> Placement:

@@ -174,7 +174,7 @@ def _annotated(chosen: Candidate, options: Iterable[Candidate], policy: Policy) 
 def _stashes(
     graph: WindowGraph, steps: Sequence[Op], residency: Residency, costs: CostTable
 ) -> Iterator[Stash]:
-    """Exact KV that this plan destroys and the store lacks, once for each chunk and context."""
+    """KV that this plan destroys and the store lacks, or has from worse hearsay; once a chunk and context."""
     survives = {step.uid for step in steps if isinstance(step, Keep | Rotate)}
     survives -= {step.uid for step in steps if isinstance(step, ApplyRemoval)}
     seen: set[tuple[str, str]] = set()
@@ -182,7 +182,9 @@ def _stashes(
         if p.uid in survives or not p.exact:
             continue
         key = (p.chunk.id, context_key(p.antecedents))
-        if key in seen or key[1] in residency.of(p.chunk.id).conditioned:
+        held = residency.of(p.chunk.id)
+        stored = key[1] in held.conditioned or key[1] in held.patches
+        if key in seen or (stored and held.hearsay.get(key[1], 0.0) <= p.hearsay):
             continue
         seen.add(key)
         yield Stash(

@@ -23,6 +23,8 @@ class Resident(BaseModel):
     """Antecedent sets with a patch that serves every order of the set."""
     removals: frozenset[str] = frozenset()
     """Context changes, as removal_key, with a patch on the conditioned KV."""
+    hearsay: dict[str, float] = Field(default_factory=dict)
+    """By any of the keys above: KL of second hand in what is stored there (see `Placement`); 0 if absent."""
 
     @property
     def empty(self) -> bool:

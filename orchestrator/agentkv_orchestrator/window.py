@@ -44,6 +44,8 @@ class Placement(BaseModel):
     where all in front is verbatim too."""
     clean: bool = False
     """Conditioned on nothing because that was asked for."""
+    hearsay: float = Field(default=0.0, ge=0)
+    """KL of second hand: what stood in front was itself off by this much when this was computed."""
     roundings: int = Field(default=0, ge=0)
     """Casts between a forward and this tensor; each rotation adds one."""
     pinned: bool = False

@@ -49,7 +49,8 @@ def test_residency_tells_kinds_and_contexts_of_every_chunk() -> None:
         store.put(key, kv_block(1))
     store.put(Key("canonical", "theirs"), kv_block(1))
     contexts = {key: Context(chunks=("x",), tokens=3) for key in ("c1", "c3")}
-    held = residency(store, contexts, {"a": 5, "b": 7}.get)
+    held = residency(store, contexts, {("a", "c1"): 0.25, ("a", "gone"): 1.0}, {"a": 5, "b": 7}.get)
+    assert held.of("a").hearsay == {"c1": 0.25}
     assert set(held.known()) == {"a", "b"}  # "theirs" belongs to an engine that knows its tokens
     assert held.context("c1") == contexts["c1"]
     assert held.context("c3") is None  # nothing refers to it

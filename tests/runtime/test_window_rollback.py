@@ -119,9 +119,9 @@ def test_a_failure_at_any_call_changes_nothing(nth: int, error: BaseException) -
 
 def test_a_lack_of_memory_says_what_it_is() -> None:
     """At whichever step it strikes: the caller is told that the edit was rolled back and what to do."""
-    with engine() as built:
-        window, handles = lived(built)
-        for nth in range(CALLS):
+    for nth in range(CALLS):
+        with engine() as built:  # a new one: what a failed edit had stored is there for the next
+            window, handles = lived(built)
             edit(window, handles)
             with failing(built, nth, RuntimeError(NO_MEMORY)), pytest.raises(OutOfMemory):
                 window.commit()
