@@ -83,6 +83,15 @@ def test_place_partial_bands_and_ragged_ranks(style: str, ranks: tuple[int, ...]
         _assert_placed(src, rope, (ranks, ranks), True)
 
 
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+def test_place_a_head_wider_than_a_program(style: str) -> None:
+    src = (slot(2, 3, 2, 300, torch.float32),)
+    for band, start in ((64, 230), (300, 0), (150, 3)):
+        rope = (rope_for(src[0], style=style, band=band, start=start),)
+        _assert_placed(src, rope, ((5,),), True)
+    _assert_placed(src, (None,), ((17,),), False)
+
+
 def test_place_slots_that_cannot_share_a_launch() -> None:
     """A wide latent slot, a narrow rope slot, and an odd one out after a pair."""
     latent, key = slot(2, 17, 1, 80, torch.float32), slot(2, 17, 1, 16, torch.float32)

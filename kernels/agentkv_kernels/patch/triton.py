@@ -11,11 +11,13 @@ import triton.language as tl
 from torch import Tensor
 
 from agentkv_kernels.checks import check_place
-from agentkv_kernels.rotate.lanes import COMPUTE, lanes, load_angles, pair_columns
+from agentkv_kernels.rotate.lanes import COMPUTE, lanes, load_angles, pair_columns, used_lanes
 from agentkv_kernels.types import Factors, Rope
 
 RANKS_PER_STEP = 16
-BYTES_PER_PROGRAM = 16384  # of one head's rows in the arithmetic dtype; more would spill registers
+# A program holds some rows of one head, or of a part of a wide one: any more spills registers.
+LANES_PER_PROGRAM = 64
+BYTES_PER_PROGRAM = 16384  # in the arithmetic dtype
 
 
 def place(
@@ -37,7 +39,7 @@ def place(
         if not of.numel():
             continue
         options = launch_options(group, isinstance(index, int))
-        grid = (triton.cdiv(tokens, options["TOKENS"]), heads, layers * len(group))
+        grid = (triton.cdiv(tokens, options["TOKENS"]), heads * options["PARTS"], layers * len(group))
         arguments = [argument for slot in group for argument in _arguments(*slot)]
         absent = [None] * (len(_arguments(*group[0])) * (2 - len(group)))
         _place_kernel[grid](
@@ -77,14 +79,15 @@ def launch_options(group: list[Slot], contiguous: bool) -> dict[str, Any]:
     pairings = [rope is not None and rope.style == "interleaved" for _, _, rope, _ in group]
     pad = [0] * (2 - len(group))
     halves, starts, pairings = halves + pad, starts + pad, pairings + [False] * len(pad)
-    count = max(lanes(width, half) for half in halves)
+    count = min(LANES_PER_PROGRAM, max(lanes(width, half) for half in halves))
+    parts = max(triton.cdiv(used_lanes(width, half), count) for half in halves)
     row_bytes = 2 * count * (8 if COMPUTE[src.dtype] == tl.float64 else 4)
     return {
         "HALF_0": halves[0], "START_0": starts[0], "INTERLEAVED_0": pairings[0],
         "HALF_1": halves[1], "START_1": starts[1], "INTERLEAVED_1": pairings[1],
         "WIDTH": width, "SLOTS": len(group), "PAGED": not contiguous, "COMPUTE": COMPUTE[src.dtype],
         "LANES": count, "RANKS": RANKS_PER_STEP, "TOKENS": max(16, min(64, BYTES_PER_PROGRAM // row_bytes)),
-        "num_warps": 8 if row_bytes > 2048 else 4, "enable_fp_fusion": True,
+        "PARTS": parts, "enable_fp_fusion": True,
     }  # fmt: skip
 
 
@@ -94,13 +97,14 @@ def _place_slot(
     index, layer, tokens, heads, dst_layer, dst_row, dst_head, dst_dim, src_layer, src_row, src_head, src_dim,
     HALF: tl.constexpr, START: tl.constexpr, INTERLEAVED: tl.constexpr, WIDTH: tl.constexpr,
     PAGED: tl.constexpr, COMPUTE: tl.constexpr,
-    LANES: tl.constexpr, TOKENS: tl.constexpr, RANKS: tl.constexpr,
+    LANES: tl.constexpr, PARTS: tl.constexpr, TOKENS: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(1).to(tl.int64)
+    head = (tl.program_id(1) // PARTS).to(tl.int64)
+    lane = tl.program_id(1) % PARTS * LANES + tl.arange(0, LANES)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     live = token < tokens
     wide_token = token.to(tl.int64)
-    first, second, has_first, has_second = pair_columns(HALF, WIDTH, START, INTERLEAVED, LANES)
+    first, second, has_first, has_second = pair_columns(lane, HALF, WIDTH, START, INTERLEAVED)
     mask_first, mask_second = live[:, None] & has_first[None, :], live[:, None] & has_second[None, :]
 
     src += layer * src_layer + head * src_head
@@ -109,7 +113,7 @@ def _place_slot(
     b = tl.load(src + src_at + second[None, :] * src_dim, mask=mask_second, other=0.0).to(COMPUTE)
     if cos is not None:
         spec = tl.load(spec_of_layer + layer)
-        cos_t, sin_t = load_angles(cos, sin, spec, wide_token, live, tokens, HALF, LANES, COMPUTE)
+        cos_t, sin_t = load_angles(cos, sin, spec, wide_token, live, lane, tokens, HALF, COMPUTE)
         a, b = a * cos_t - b * sin_t, b * cos_t + a * sin_t  # [TOKENS, LANES]
 
     if left is not None:
@@ -148,7 +152,7 @@ def _place_kernel(
     HALF_0: tl.constexpr, START_0: tl.constexpr, INTERLEAVED_0: tl.constexpr,
     HALF_1: tl.constexpr, START_1: tl.constexpr, INTERLEAVED_1: tl.constexpr,
     WIDTH: tl.constexpr, SLOTS: tl.constexpr, PAGED: tl.constexpr, COMPUTE: tl.constexpr,
-    LANES: tl.constexpr, TOKENS: tl.constexpr, RANKS: tl.constexpr,
+    LANES: tl.constexpr, PARTS: tl.constexpr, TOKENS: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(2)
     layer = (pair % layers).to(tl.int64)
@@ -157,12 +161,12 @@ def _place_kernel(
             dst_0, src_0, cos_0, sin_0, spec_0, left_0, right_0, offsets_0, total_0,
             index, layer, tokens, heads,
             dst_layer, dst_row, dst_head, dst_dim, src_layer, src_row, src_head, src_dim,
-            HALF_0, START_0, INTERLEAVED_0, WIDTH, PAGED, COMPUTE, LANES, TOKENS, RANKS,
+            HALF_0, START_0, INTERLEAVED_0, WIDTH, PAGED, COMPUTE, LANES, PARTS, TOKENS, RANKS,
         )  # fmt: skip
     else:
         _place_slot(
             dst_1, src_1, cos_1, sin_1, spec_1, left_1, right_1, offsets_1, total_1,
             index, layer, tokens, heads,
             dst_layer, dst_row, dst_head, dst_dim, src_layer, src_row, src_head, src_dim,
-            HALF_1, START_1, INTERLEAVED_1, WIDTH, PAGED, COMPUTE, LANES, TOKENS, RANKS,
+            HALF_1, START_1, INTERLEAVED_1, WIDTH, PAGED, COMPUTE, LANES, PARTS, TOKENS, RANKS,
         )  # fmt: skip

@@ -14,23 +14,23 @@ COMPUTE = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), tl.float
 
 def lanes(width: int, half: int) -> int:
     """Lanes that cover `width` dims of which 2 · `half` turn; a power of two, 16 at least for tl.dot."""
-    return max(16, triton.next_power_of_2(half + (width - 2 * half + 1) // 2))
+    return max(16, triton.next_power_of_2(used_lanes(width, half)))
+
+
+def used_lanes(width: int, half: int) -> int:
+    """Lanes of `width` dims that hold something."""
+    return half + (width - 2 * half + 1) // 2
 
 
 @triton.jit
 def pair_columns(
-    HALF: tl.constexpr,
-    WIDTH: tl.constexpr,
-    START: tl.constexpr,
-    INTERLEAVED: tl.constexpr,
-    LANES: tl.constexpr,
+    lane, HALF: tl.constexpr, WIDTH: tl.constexpr, START: tl.constexpr, INTERLEAVED: tl.constexpr
 ):
-    """Columns of both dims of every lane, and whether each exists. [LANES] each.
+    """Columns of both dims of every `lane`, and whether each exists. Shaped like `lane`.
 
     Lane i < HALF is rope pair i. Lane HALF + k holds the k-th dim outside the band and the one half of
     those further on. The plain cases are spelled out so that loads stay contiguous.
     """
-    lane = tl.arange(0, LANES)
     REST: tl.constexpr = WIDTH - 2 * HALF
     REST_HALF: tl.constexpr = (REST + 1) // 2
     rest = lane - HALF
@@ -55,11 +55,8 @@ def pair_columns(
 
 
 @triton.jit
-def load_angles(
-    cos, sin, spec, token, live, tokens, HALF: tl.constexpr, LANES: tl.constexpr, COMPUTE: tl.constexpr
-):
-    """cos and sin [rows, LANES] of `token` [rows]; 1 and 0 outside the band and in a layer without rope."""
-    lane = tl.arange(0, LANES)
+def load_angles(cos, sin, spec, token, live, lane, tokens, HALF: tl.constexpr, COMPUTE: tl.constexpr):
+    """cos and sin [rows, lanes] of `token` [rows]; 1 and 0 outside the band and in a layer without rope."""
     at = (tl.maximum(spec, 0).to(tl.int64) * tokens + token)[:, None] * HALF + lane[None, :]
     mask = live[:, None] & (lane < tl.where(spec >= 0, HALF, 0))[None, :]
     return (

@@ -60,12 +60,13 @@ def _rotate_kernel(
     if IN_PLACE:  # nothing to do in a layer without rope
         rows = tl.where(spec >= 0, rows, 0)
     live = row < rows
-    first, second, has_first, has_second = pair_columns(HALF, WIDTH, START, INTERLEAVED, LANES)
+    lane = tl.arange(0, LANES)
+    first, second, has_first, has_second = pair_columns(lane, HALF, WIDTH, START, INTERLEAVED)
     if IN_PLACE:
-        has_first &= tl.arange(0, LANES) < HALF
-        has_second &= tl.arange(0, LANES) < HALF
+        has_first &= lane < HALF
+        has_second &= lane < HALF
     mask_first, mask_second = live[:, None] & has_first[None, :], live[:, None] & has_second[None, :]
-    cos_t, sin_t = load_angles(cos, sin, spec, token, live, tokens, HALF, LANES, COMPUTE)  # [ROWS, LANES]
+    cos_t, sin_t = load_angles(cos, sin, spec, token, live, lane, tokens, HALF, COMPUTE)  # [ROWS, LANES]
     x += layer * x_layer
     out += layer * out_layer
     x_row = (token * x_token + head * x_head)[:, None]
