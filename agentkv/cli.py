@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run, so that --help answers at once."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def demo(
         str | None,
         typer.Option(
             metavar="DIR_OR_ID",
-            help="A model directory or hub id. [default: SmolLM2-135M-Instruct, which comes with agentkv]",
+            help="A model directory or hub id (default: SmolLM2-135M-Instruct, which comes with agentkv).",
             show_default=False,
         ),
     ] = None,
@@ -70,13 +70,13 @@ def demo(
     ] = "balanced",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter documents and answers.")] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads. [default: torch's choice]", show_default=False)
+        int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).", show_default=False)
     ] = None,
 ) -> None:
     """Play a day of an agent over real documents.
 
-    The agent reads the READMEs of installed packages, slides, drops, recalls, reorders, forks and rewinds
-    its window. Every turn is timed three ways in the same run: agentkv, longest-prefix reuse and re-prefill.
+    The agent reads the READMEs of installed packages; its window slides, drops, recalls, reorders, forks and
+    rewinds. Every turn is timed three ways in the same run: agentkv, longest-prefix reuse and re-prefill.
     """
     from agentkv.demo.command import demo as run
 

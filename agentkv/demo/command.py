@@ -17,6 +17,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from transformers.utils import logging as hf_logging
 
 from agentkv.demo.documents import choose_documents
 from agentkv.demo.measure import run_day
@@ -63,7 +64,9 @@ def demo(
 def _play(progress: Progress, model: str | None, policy: PolicyName, quick: bool) -> Run:
     loading = progress.add_task("loading the model", total=None)
     source = embedded.ensure(progress.console.print) if model is None else model
-    with Engine.from_pretrained(source) as engine:
+    with _quiet():
+        loaded = Engine.from_pretrained(source)
+    with loaded as engine:
         library = choose_documents(engine.tokenizer, QUICK_SIZES if quick else SIZES)
         progress.remove_task(loading)
         task = progress.add_task("playing", total=len(STEPS))
@@ -75,6 +78,18 @@ def _play(progress: Progress, model: str | None, policy: PolicyName, quick: bool
         return run_day(
             engine, policy, library, QUICK_ANSWER_TOKENS if quick else ANSWER_TOKENS, progress=told
         )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers' own progress bars would run through ours."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 @contextmanager

@@ -48,7 +48,7 @@ TOOLS = {
     ),
 }
 
-SIZES = (200, 170, 220, 150, 190, 170, 200, 160, 230, 150, 180)
+SIZES = (180, 160, 200, 150, 180, 160, 190, 150, 200, 150, 170)
 """Tokens of the documents, markers not counted: the window reaches about two thousand."""
 QUICK_SIZES = (60, 40, 70, 45, 55, 40, 60, 45, 70, 50, 55)
 LOADED = 5

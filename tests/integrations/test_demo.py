@@ -130,6 +130,15 @@ def test_day_exact(engine: Engine) -> None:
     assert 0 < run.turns[1].reused_tokens < run.turns[1].prompt_tokens / 2
 
 
+@pytest.mark.parametrize("chat", [True, False])
+def test_day_fast(chat: bool) -> None:
+    """The fast policy brings all it can from the store, with and without a chat template."""
+    with tiny_engine(chat) as engine:
+        run = run_day(engine, "fast", LIBRARY, answer_tokens=3)
+    recalled = [turn for turn, step in zip(run.turns, STEPS, strict=True) if step.op in ("recall", "rewind")]
+    assert all(turn.patched_tokens > turn.recomputed_tokens for turn in recalled)
+
+
 def test_prefix_check_fails(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix arm that is off by 1e-6 stops the run."""
     honest = LongestPrefix.first_token
