@@ -1,7 +1,8 @@
-"""Tables in the documentation, written from the JSON that the benchmarks wrote: ``python -m bench.tables [--check]``.
+"""Tables in the documentation, written from the JSON that the benchmarks wrote: ``python -m bench.tables
+[--check]``.
 
-A Markdown file holds ``<!-- table:NAME -->`` and ``<!-- /table -->``; what stands between is replaced by the table
-NAME. ``--check`` changes nothing and exits with 1 when a file differs.
+A Markdown file holds ``<!-- table:NAME -->`` and ``<!-- /table -->``; what stands between is replaced by
+the table NAME. ``--check`` changes nothing and exits with 1 when a file differs.
 """
 
 from __future__ import annotations
