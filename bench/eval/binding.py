@@ -3,7 +3,7 @@
     python -m bench.eval.binding --items 100 --threads 1
 
 Chunk A says who has which profession, chunk B what each profession bought, both between noise
-sentences. "What did Grace buy?" needs B's "the pilot" to have met A's "Grace is the pilot": B prefilled
+sentences. "What did Grace buy?" needs B's "the pilot" to have met A's "The pilot is Grace": B prefilled
 alone has never seen a name. The answer's colour is ranked among the four in B (chance .25).
 
 The regime (prompt form, amount of noise) was chosen on seed 1000; items come from seed 0. Gates run
@@ -131,7 +131,7 @@ def items(count: int, seed: int) -> Iterator[Item]:
         names, roles, colours, objects = (
             rng.sample(pool, FACTS) for pool in (NAMES, ROLES, COLOURS, OBJECTS)
         )
-        who = [f"{name} is the {role}." for name, role in zip(names, roles, strict=True)]
+        who = [f"The {role} is {name}." for name, role in zip(names, roles, strict=True)]
         bought = zip(roles, colours, objects, strict=True)
         what = [f"The {role} bought a {colour} {thing}." for role, colour, thing in bought]
         rng.shuffle(what)
