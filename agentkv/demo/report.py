@@ -146,7 +146,15 @@ def _against(ratio: float, other: str) -> str:
 
 
 def _turns(numbers: Sequence[int]) -> str:
-    return f"turn{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+    """Turns by number, neighbours as a range."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    text = ", ".join("-".join(map(str, r)) for r in ranges)
+    return f"turn{'' if len(numbers) == 1 else 's'} {text}"
 
 
 def _seconds(ms: float) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,16 +12,20 @@ from rich.text import Text
 from agentkv.demo.picture import FATES
 from agentkv.demo.report import KL_NOISE, Run, Scene, Segment, Turn, setting, verdict
 
-STRIP = 64
-"""Cells of the widest window."""
+LABELS = 36
+"""Cells in front of a strip: the turn and what happened."""
+MEDIUM, WIDE = 116, 148
+"""Widths from which the table shows more columns."""
+WIDEST = 110
+"""Cells of the widest strip; more only looks stretched."""
 
 
 def show(console: Console, run: Run) -> None:
     """Strips, table and verdict."""
     console.print()
-    console.print(strips(run))
+    console.print(strips(run, min(WIDEST, console.width - LABELS)))
     console.print()
-    console.print(table(run))
+    console.print(table(run, console.width))
     console.print(setting(run), style="dim", highlight=False)
     console.print(Text(verdict(run), style="bold"))
 
@@ -36,12 +41,12 @@ def live_line(turn: Turn, scene: Scene) -> Text:
     return line
 
 
-def strips(run: Run) -> RenderableType:
-    """The window of every turn from left to right; one cell is as many tokens in each row."""
+def strips(run: Run, cells: int) -> RenderableType:
+    """The window of every turn from left to right, all to one scale: the widest is ``cells`` wide."""
     widest = max(sum(s.tokens for s in scene.segments) for scene in run.scenes)
     grid = Table.grid(padding=(0, 1))
     for turn, scene in zip(run.turns, run.scenes, strict=True):
-        grid.add_row(Text(str(turn.turn), style="dim"), scene.event, strip(scene.segments, widest / STRIP))
+        grid.add_row(Text(str(turn.turn), style="dim"), scene.event, strip(scene.segments, widest / cells))
     return Group(legend(run), grid)
 
 
@@ -77,46 +82,49 @@ def legend(run: Run) -> Text:
     return text
 
 
-def table(run: Run) -> Table:
-    """One row a turn; what went wrong is red."""
-    grid = Table(
-        title="Time to the first token, three ways over the same tokens", title_justify="left", pad_edge=False
-    )
-    for name in (
-        "turn",
-        "op",
-        "tokens",
-        "reused",
-        "rotated",
-        "stored",
-        "recomp.",
-        "agentkv",
-        "prefix",
-        "re-prefill",
-    ):
-        grid.add_column(name, justify="left" if name == "op" else "right", no_wrap=True)
-    for name in ("gain", "KL", "agree", "KV MB", "patches MB", "idle"):
-        grid.add_column(name, justify="right", no_wrap=True)
+COLUMNS: tuple[tuple[str, int, Callable[[Turn], str]], ...] = (
+    ("turn", 0, lambda t: str(t.turn)),
+    ("op", 0, lambda t: t.op),
+    ("tokens", 0, lambda t: str(t.prompt_tokens)),
+    ("reused", MEDIUM, lambda t: _count(t.reused_tokens)),
+    ("rotated", MEDIUM, lambda t: _count(t.rotated_tokens)),
+    ("stored", MEDIUM, lambda t: _count(t.patched_tokens)),
+    ("recomputed", MEDIUM, lambda t: _count(t.recomputed_tokens)),
+    ("agentkv", 0, lambda t: f"{t.ttft_ms:.0f}"),
+    ("prefix", 0, lambda t: f"{t.prefix_ttft_ms:.0f}"),
+    ("re-prefill", 0, lambda t: f"{t.reprefill_ttft_ms:.0f}"),
+    ("gain", 0, lambda t: f"{t.gain:.1f}x"),
+    ("KL", 0, lambda t: f"{t.kl:.1g}"),
+    ("agree", 0, lambda t: f"{t.agreement:.0%}"),
+    ("edit", WIDE, lambda t: f"{t.edit_ms:.0f}"),
+    ("idle", WIDE, lambda t: f"{t.idle_ms:.0f}"),
+    ("KV MB", WIDE, lambda t: f"{t.kv_bytes / 1e6:.0f}"),
+    ("patch MB", WIDE, lambda t: f"{t.patch_bytes / 1e6:.0f}"),
+)
+"""Heading, how wide a terminal has to be to show it, and what stands in it; times in milliseconds."""
+
+
+def table(run: Run, width: int) -> Table:
+    """One row a turn, as many columns as ``width`` has room for; what went wrong is red."""
+    shown = [column for column in COLUMNS if column[1] <= width]
+    title = "Milliseconds to the first token, three ways over the same tokens"
+    grid = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    for heading, _, _ in shown:
+        grid.add_column(heading, justify="left" if heading == "op" else "right", no_wrap=True)
     for turn in run.turns:
-        grid.add_row(*_cells(turn, run.budget))
+        grid.add_row(
+            *(Text(cell(turn), style=_style(heading, turn, run.budget)) for heading, _, cell in shown)
+        )
     return grid
 
 
-def _cells(turn: Turn, budget: float) -> Iterator[RenderableType]:
-    counts = (
-        turn.prompt_tokens,
-        turn.reused_tokens,
-        turn.rotated_tokens,
-        turn.patched_tokens,
-        turn.recomputed_tokens,
-    )
-    yield from (str(turn.turn), turn.op, *(str(count) if count else "·" for count in counts))
-    yield from (_ms(ms) for ms in (turn.ttft_ms, turn.prefix_ttft_ms, turn.reprefill_ttft_ms))
-    yield Text(f"{turn.gain:.1f}x", style="green" if turn.gain >= 1 else "red")
-    yield Text(f"{turn.kl:.1g}", style="red" if turn.kl > budget + KL_NOISE else "")
-    yield f"{turn.agreement:.0%}"
-    yield from (f"{turn.kv_bytes / 1e6:.0f}", f"{turn.patch_bytes / 1e6:.1f}", _ms(turn.idle_ms))
+def _style(heading: str, turn: Turn, budget: float) -> str:
+    if heading == "gain":
+        return "green" if turn.gain >= 1 else "red"
+    if heading == "KL" and turn.kl > budget + KL_NOISE:
+        return "red"
+    return "bold" if heading == "agentkv" else ""
 
 
-def _ms(ms: float) -> str:
-    return f"{ms:.0f} ms"
+def _count(tokens: int) -> str:
+    return str(tokens) if tokens else "·"

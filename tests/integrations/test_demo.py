@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from email.message import Message
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from agentkv import Engine
 from agentkv.demo.arms import First, LongestPrefix, Reprefill
@@ -20,7 +23,7 @@ from agentkv.demo.output import require_writable, write_whole
 from agentkv.demo.picture import boxes, draw, extents, require_plot
 from agentkv.demo.report import Run, Scene, Segment, Turn, summary, to_json, verdict
 from agentkv.demo.story import STEPS
-from agentkv.demo.terminal import STRIP, strip
+from agentkv.demo.terminal import show, strip
 from tests.integrations.demo_case import LIBRARY, story_tokenizer, tiny_engine
 
 TURN_FIELDS = {
@@ -195,6 +198,7 @@ def test_verdict_tells_bad_news() -> None:
     assert "fastest on every turn" in verdict(good)
     bad = replace(good, turns=(TURN, replace(TURN, turn=2, ttft_ms=900.0, kl=0.2)))
     assert "LATER than longest-prefix reuse" in verdict(bad)
+    assert "LATER" not in verdict(good)
     assert "slower than the faster of the two on turn 2" in verdict(bad)
     assert "KL above the balanced budget of 0.05 on turn 2 (worst 0.2)" in verdict(bad)
 
@@ -297,4 +301,24 @@ def test_picture_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strip_is_as_wide_as_its_tokens() -> None:
     """Cells add up to the tokens whatever the rounding of the parts."""
     segments = [Segment(f"d{i}", f"d{i}", "reused", n) for i, n in enumerate((3, 50, 1, 1, 27, 18))]
-    assert strip(segments, 100 / STRIP).cell_len == STRIP
+    assert [strip(segments, 100 / cells).cell_len for cells in (10, 64, 99)] == [10, 64, 99]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(80, 9), (120, 13), (150, 17)])
+def test_terminal_fits(balanced: Run, width: int, columns: int) -> None:
+    """Nothing is wider than the terminal or cut off in it; narrow ones show fewer columns."""
+    console = Console(width=width, record=True, file=StringIO())
+    show(console, balanced)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    (heading,) = (
+        line for line in text.splitlines() if "re-prefill" in line and "agree" in line and ";" not in line
+    )
+    assert len(re.split(r"\s{2,}", heading.strip())) == columns
+    assert verdict(balanced) in " ".join(text.split())
+
+
+def test_verdict_names_ranges() -> None:
+    turns = tuple(replace(TURN, turn=n, kl=0.2 if n in (2, 3, 4, 6) else 0.0) for n in range(1, 8))
+    assert "on turns 2-4, 6 (" in verdict(Run("m", "fast", "cpu", 1, 0.05, turns, ()))
