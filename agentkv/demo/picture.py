@@ -32,6 +32,8 @@ ARMS = (
 )
 SUFFIXES = (".png", ".svg")
 INK, FAINT = "#22303f", "#76839a"
+LETTERS = 1150
+"""Letters of one point that stand side by side in the widest strip."""
 BAR = 0.5
 """Height of a window's strip; rows are one apart, and the rest shows where things went."""
 
@@ -135,11 +137,12 @@ def _strips(axes: Axes, rows: Sequence[Sequence[Box]]) -> None:
 
 
 def _name(axes: Axes, name: str, x: float, y: float, share: float) -> None:
-    """The message's name where it fits: whole, or enough of its first letters."""
-    room = int(share * 150)  # letters of this size in the width of the panel
+    """The message's name where it fits: whole, smaller, or enough of its first letters."""
+    size = next((points for points in (7.5, 6.5) if len(name) <= share * LETTERS / points), 6.5)
+    room = int(share * LETTERS / size)
     text = name if len(name) <= room else name[: max(0, room - 1)].rstrip("-_") + "…"
     if len(text) == len(name) or room >= 5:
-        axes.text(x, y, text, ha="center", va="center", color="white", fontsize=7.5, clip_on=True)
+        axes.text(x, y, text, ha="center", va="center", color="white", fontsize=size, clip_on=True)
 
 
 def _labels(axes: Axes, run: Run) -> None:
@@ -148,7 +151,7 @@ def _labels(axes: Axes, run: Run) -> None:
     place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
     for y, (turn, scene) in enumerate(zip(run.turns, run.scenes, strict=True)):
         over = turn.kl > run.budget + KL_NOISE
-        note = f"{turn.prompt_tokens:,} tokens, KL {turn.kl:.1g}"
+        note = f"{turn.prompt_tokens:,} tokens, KL {turn.kl:.2g}"
         axes.text(-0.205, y, str(turn.turn), fontsize=10, color=FAINT, **place)
         axes.text(-0.178, y - 0.09, scene.event, fontsize=9.2, color=INK, **place)
         axes.text(

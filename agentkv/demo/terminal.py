@@ -94,7 +94,7 @@ COLUMNS: tuple[tuple[str, int, Callable[[Turn], str]], ...] = (
     ("prefix", 0, lambda t: f"{t.prefix_ttft_ms:.0f}"),
     ("re-prefill", 0, lambda t: f"{t.reprefill_ttft_ms:.0f}"),
     ("gain", 0, lambda t: f"{t.gain:.1f}x"),
-    ("KL", 0, lambda t: f"{t.kl:.1g}"),
+    ("KL", 0, lambda t: f"{t.kl:.2g}"),
     ("agree", 0, lambda t: f"{t.agreement:.0%}"),
     ("edit", WIDE, lambda t: f"{t.edit_ms:.0f}"),
     ("idle", WIDE, lambda t: f"{t.idle_ms:.0f}"),
