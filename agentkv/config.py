@@ -15,7 +15,13 @@ class EngineConfig(BaseModel):
     backend: Literal["auto", "torch", "triton"] = "auto"
     """"auto": triton on a CUDA device, torch elsewhere."""
     patch_rank: int = Field(default=32, ge=1)
-    """Bytes of a patch, as those of a patch of this rank in every layer and slot."""
+    """Bytes of a patch, as those of a patch of this rank in every corrected layer and slot."""
+    patch_scheme: Literal["energy", "uniform"] = "energy"
+    """How a patch spends its bytes: by energy over all layers and slots, or the same rank everywhere."""
+    patch_depth: float = Field(default=1.0, gt=0, le=1)
+    """Share of the layers that patches correct, deepest first (`agentkv.patches.calibrate_depth`)."""
+    patch_dtype: Literal["model", "bfloat16", "float16"] = "model"
+    """How patches are stored; half precision stores twice the rank in the same bytes."""
     store_bytes: int = Field(default=2 << 30, ge=1)
     """Byte budget of the in-memory store that the engine makes when none is given."""
     chat_template: bool = True

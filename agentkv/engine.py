@@ -24,7 +24,7 @@ from agentkv.executor import Executor
 from agentkv.forward import Runner
 from agentkv.inputs import Ids, template_of
 from agentkv.models import embedded, hf
-from agentkv.patches import Budget
+from agentkv.patches import Budget, Recipe
 from agentkv.store.base import Store, residency
 from agentkv.store.memory import MemoryStore
 from agentkv.window import Window
@@ -61,7 +61,12 @@ class Engine:
         self.fingerprint = (
             f"{loaded.fingerprint}:{sink.tobytes().hex()}"  # a canonical depends on its sink as well
         )
-        self.patch_budget = Budget(rank=config.patch_rank)
+        self.recipe = Recipe(
+            Budget(rank=config.patch_rank),
+            config.patch_scheme,
+            config.patch_depth,
+            None if config.patch_dtype == "model" else getattr(torch, config.patch_dtype),
+        )
         self.backend = self._backend(sink)
         self.chunks = ChunkTable()
         self._contexts: dict[str, Context] = {}
@@ -190,7 +195,7 @@ class Engine:
         if name == "auto":
             name = "triton" if device.type == "cuda" else "torch"
         kind = TritonBackend if name == "triton" else TorchBackend
-        return kind(self.runner, self.layout, sink, self.patch_budget)
+        return kind(self.runner, self.layout, sink, self.recipe)
 
 
 class _Plain:

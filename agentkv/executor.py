@@ -79,9 +79,11 @@ class Executor:
         NonFinite from the model; the rows are then as they were.
         """
         outcome, now = Outcome(), time.perf_counter()
-        self.fill_store(plan.ops, kv)
+        # Everything is in hand before the store takes more in: what it makes room for may be what is wanted.
+        writes = self._writes(plan.ops, self._canonicals(plan.ops))
+        now = outcome.lap("load", now)
+        self._fill_store(plan.ops, kv)
         now = outcome.lap("stash", now)
-        writes = self._writes(plan.ops)
         prefills = [op for op in plan.ops if isinstance(op, Prefill)]
         if not writes and not prefills:
             kv.grow(plan.frame.capacity)  # an answer may follow
@@ -89,7 +91,6 @@ class Executor:
             return outcome
         kv.own()
         kv.grow(plan.frame.capacity)
-        now = outcome.lap("load", now)
         before = (kv.start, kv.end)
         saved = self._save(kv, writes, prefills)
         try:
@@ -107,16 +108,31 @@ class Executor:
             raise
         return outcome
 
-    def fill_store(self, ops: Sequence[Op], kv: WindowKV) -> None:
-        """The ops that only change the store (idle work, too); what they stored is right whatever happens
-        next."""
+    def idle(self, op: Op, kv: WindowKV) -> None:
+        """Carry out one op that changes the store and no row.
+
+        Raises NothingStored when what it starts from is gone.
+        """
+        self._canonicals([op])
+        self._fill_store([op], kv)
+
+    def _canonicals(self, ops: Sequence[Op]) -> dict[Key, KVBlock]:
+        """Canonicals to be formed, which a small store may not have room for."""
+        formed = {}
+        for op in ops:
+            if isinstance(op, FormCanonical):
+                key = Key("canonical", op.chunk)
+                formed[key] = self.backend.canonical(self.ids_of(op.chunk))
+                self.store.put(key, formed[key])
+        return formed
+
+    def _fill_store(self, ops: Sequence[Op], kv: WindowKV) -> None:
+        """What these ops store is right whatever happens to the rest of the plan."""
         for op in ops:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
                 self.store.put(Key("conditioned", op.chunk, op.context), block)
                 self.store.drop(Key("patch", op.chunk, op.context))  # if there is one, it is of worse hearsay
-            elif isinstance(op, FormCanonical):
-                self.store.put(Key("canonical", op.chunk), self.backend.canonical(self.ids_of(op.chunk)))
             elif isinstance(op, FormPatch):
                 whole = Key("conditioned", op.chunk, op.context)
                 tokens = len(self.ids_of(op.chunk))  # idle work on an evicted chunk cannot tell its length
@@ -125,7 +141,7 @@ class Executor:
                 if self.store.put(Key("patch", op.chunk, op.context), patch):
                     self.store.drop(whole)  # the patch stands for it now, in fewer bytes
 
-    def _writes(self, ops: Sequence[Op]) -> list[Write]:
+    def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock]) -> list[Write]:
         """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
         placement."""
         writes: dict[int, Write] = {}
@@ -138,7 +154,8 @@ class Executor:
                 writes[op.uid] = Write(op.uid, op.row, op.tokens, block=self._block(key, op.tokens))
             elif isinstance(op, PlaceCanonical):
                 key = Key("canonical", op.chunk)
-                writes[op.uid] = Write(op.uid, op.row, op.tokens, block=self._block(key, op.tokens))
+                block = formed.get(key) or self._block(key, op.tokens)
+                writes[op.uid] = Write(op.uid, op.row, op.tokens, block=block)
             elif isinstance(op, ApplyPatch):
                 writes[op.uid].patch = self._patch(Key("patch", op.chunk, op.context))
             elif isinstance(op, ApplyOrbit):

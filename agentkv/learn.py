@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from agentkv import rules
 from agentkv.errors import InvalidInput
 from agentkv.handles import Handle
 from agentkv.kv import KVBlock
-from agentkv.patches import OrbitMean, form
+from agentkv.patches import OrbitMean
 from agentkv.store.base import Key
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
     for key, mean in means.items():
         at = int(_canonical(window, key.chunk).positions[0])
         engine.remember({}, {(key.chunk, key.context): window.error_in_front(placed[0].row)})
-        engine.store.put(key, replace(mean.form(engine.patch_budget), position=at))
+        engine.store.put(key, engine.recipe.form(mean.mean, "orbit", at))
     return len(means)
 
 
@@ -57,10 +56,10 @@ def learn_removal(window: Window, handle: Handle) -> int:
     runs = _run(window, placements[:first], placements[first].row, [p.chunk for p in behind])
     for placement, (chunk, seen, block) in zip(behind, runs, strict=True):
         live = engine.backend.read(window.kv, placement.row, placement.stop)
-        patch = form(engine.backend.deficit(block, live), engine.patch_budget, kind="removal")
+        patch = engine.recipe.form(engine.backend.deficit(block, live), "removal", placement.row)
         context = removal_key(context_key(placement.antecedents), context_key(seen))
         engine.remember({}, {(chunk.id, context): window.error_in_front(placements[first].row)})
-        engine.store.put(Key("removal", chunk.id, context), replace(patch, position=placement.row))
+        engine.store.put(Key("removal", chunk.id, context), patch)
     return len(behind)
 
 

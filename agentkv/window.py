@@ -157,7 +157,7 @@ class Window(Edits):
             plan = plan_settle(self.graph, self.engine.residency(), self.policy, self.engine.costs)
             for op in plan.ops:
                 with suppress(NothingStored):  # gone since the plan was made: nothing left to do for it
-                    self.engine.executor.fill_store([op], self.kv)
+                    self.engine.executor.idle(op, self.kv)
             self.usage = replace(self.usage, idle_ms=self.usage.idle_ms + (time.perf_counter() - start) * 1e3)
             return plan
 

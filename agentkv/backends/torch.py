@@ -4,7 +4,6 @@ only."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from agentkv_kernels.registry import pick
@@ -15,7 +14,7 @@ from agentkv.forward import Runner
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
-from agentkv.patches import Budget, Patch, deficit, form, turned
+from agentkv.patches import Patch, Recipe, deficit, turned
 
 
 class TorchBackend:
@@ -23,14 +22,14 @@ class TorchBackend:
 
     sink: ids that stand in front of every canonical (they carry the attention sink, so that no chunk grows
     its own).
-    budget: bytes of a patch.
+    recipe: how patches are formed.
     """
 
     name = "torch"
 
-    def __init__(self, runner: Runner, layout: Layout, sink: Ids, budget: Budget) -> None:
+    def __init__(self, runner: Runner, layout: Layout, sink: Ids, recipe: Recipe) -> None:
         parameter = next(runner.model.parameters())
-        self.runner, self.layout, self.budget = runner, layout, budget
+        self.runner, self.layout, self.recipe = runner, layout, recipe
         self.dtype, self.device = parameter.dtype, parameter.device
         self.sink = sink
         self._sink_kv: KVBlock | None = None
@@ -71,8 +70,8 @@ class TorchBackend:
         return deficit(moved.slots, base.slots)
 
     def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
-        patch = form(self.deficit(conditioned, canonical), self.budget)
-        return replace(patch, position=int(canonical.positions[0]))
+        delta = self.deficit(conditioned, canonical)
+        return self.recipe.form(delta, "conditioned", int(canonical.positions[0]))
 
     def _sink(self) -> KVBlock:
         if self._sink_kv is None:

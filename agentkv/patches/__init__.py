@@ -5,6 +5,7 @@ from agentkv.patches.budget import Budget
 from agentkv.patches.depth import calibrate_depth, calibrate_effect
 from agentkv.patches.form import Patch, deficit, form
 from agentkv.patches.orbit import OrbitMean
+from agentkv.patches.recipe import Recipe
 from agentkv.patches.removal import removal
 from agentkv.patches.turn import turned
 
@@ -12,6 +13,7 @@ __all__ = [
     "Budget",
     "OrbitMean",
     "Patch",
+    "Recipe",
     "apply",
     "calibrate_depth",
     "calibrate_effect",

@@ -27,12 +27,14 @@ def turned(patch: Patch, layout: Layout, row: int) -> tuple[Factors | None, ...]
         if factors is None or spec.rope is None or not len(factors.right):
             found.append(factors)
             continue
-        wide = torch.float64 if factors.right.dtype == torch.float64 else torch.float32
+        wide = torch.promote_types(factors.right.dtype, torch.float32)
         device = factors.right.device
         rope = build(spec.rope, delta.to(device), wide)
-        rows = factors.right.view(1, -1, spec.heads, spec.dim)  # [1, ΣR, H, D]: a row of Vᵀ is a token here
+        rows = factors.right.to(wide).view(
+            1, -1, spec.heads, spec.dim
+        )  # [1, ΣR, H, D]: a row of Vᵀ is a token
         right = pick("rotate", device)(rows, _by_row(rope, factors.offsets.to(device)))
-        found.append(factors._replace(right=right.view_as(factors.right)))
+        found.append(factors._replace(left=factors.left.to(wide), right=right.view_as(factors.right)))
     return tuple(found)
 
 

@@ -102,3 +102,32 @@ def test_fifty_slides_in_bf16_cost_the_pinned_prompt_one_rotation() -> None:
         window.commit()
     assert window.kv.start >= 50 * 17
     assert error() == 0.0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"patch_scheme": "uniform"}, {"patch_depth": 0.5}, {"patch_dtype": "bfloat16"}],
+    ids=lambda settings: "".join(settings) or "default",
+)
+def test_an_engine_forms_patches_as_it_is_told(settings: dict[str, object]) -> None:
+    model = tiny_model("llama", dtype=torch.float32)
+    with Engine.from_model(model, tiny_tokenizer(), patch_rank=4, **settings) as engine:
+        canonical, behind = engine.backend.canonical(B), conditioned(engine, 40)
+        patch = engine.backend.form(behind, canonical)
+        layers, ranks = engine.layout.layers, [f.offsets.diff() for f in patch.factors if f is not None]
+        assert patch.nbytes <= 4 * sum(s.features + len(B) for s in engine.layout.slots) * layers * 4
+        if "patch_scheme" in settings:
+            assert all((r[1:] == 4).all() for r in ranks)  # nothing is missing in layer 0
+        if "patch_depth" in settings:
+            assert all((r[: layers // 2] == 0).all() for r in ranks)
+        if "patch_dtype" in settings:
+            assert all(f.left.dtype == f.right.dtype == torch.bfloat16 for f in patch.factors if f)
+        kv = engine.backend.new_kv(100)
+        errors = []
+        for applied in (None, patch):
+            engine.backend.place(kv, 40 + len(A), canonical, applied)
+            placed = engine.backend.read(kv, 40 + len(A), 40 + len(A) + len(B))
+            errors.append(
+                sum(float((a - b).square().sum()) for a, b in zip(placed.slots, behind.slots, strict=True))
+            )
+        assert errors[1] < errors[0]
