@@ -86,7 +86,7 @@ def launch_options(group: list[Slot], contiguous: bool) -> dict[str, Any]:
         "HALF_0": halves[0], "START_0": starts[0], "INTERLEAVED_0": pairings[0],
         "HALF_1": halves[1], "START_1": starts[1], "INTERLEAVED_1": pairings[1],
         "WIDTH": width, "SLOTS": len(group), "PAGED": not contiguous, "COMPUTE": COMPUTE[src.dtype],
-        "LANES": count, "RANKS": RANKS_PER_STEP, "TOKENS": max(16, min(64, BYTES_PER_PROGRAM // row_bytes)),
+        "LANES": count, "RANKS": RANKS_PER_STEP, "TOKENS": max(16, min(32, BYTES_PER_PROGRAM // row_bytes)),
         "PARTS": parts, "enable_fp_fusion": True,
     }  # fmt: skip
 
