@@ -1,4 +1,4 @@
-"""Tiny random models, one config per family that loads, and rotary angles in fp64.
+"""Tiny random models, one config per family that loads, and their arithmetic in fp64.
 
 Heads are odd in number and layers differ from heads, so that a swapped axis cannot pass.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,22 +90,34 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @contextmanager
-def exact_rotary(model: Any) -> Iterator[None]:
-    """Let `model` take its rotary angles in fp64.
+def full_precision(model: Any) -> Iterator[None]:
+    """Let `model` take its rotary angles and its RMS norms in fp64.
 
-    transformers takes them in fp32 whatever the model's dtype, which alone is worth 1e-4 at position
-    20000, so that no fp64 bound could hold without this.
+    transformers takes both in fp32 whatever the model's dtype. The angles alone are worth 1e-4 at position
+    20000, and a norm that rounds to fp32 either hides a difference of 1e-15 or makes 1e-7 of it, so that
+    no fp64 bound could hold without this.
     """
     rotary = model.base_model.rotary_emb
 
-    def forward(x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         angles = position_ids[..., None].double() * rotary.inv_freq.double()  # [B, T, R/2]
         both = torch.cat((angles, angles), dim=-1)
         scaling = rotary.attention_scaling
         return (both.cos() * scaling).to(x.dtype), (both.sin() * scaling).to(x.dtype)
 
-    rotary.forward = forward
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    rotary.forward = rotate
+    for norm in norms:
+        norm.forward = partial(_rms_norm, norm)
     try:
         yield
     finally:
-        del rotary.forward
+        for module in (rotary, *norms):
+            del module.forward
+
+
+def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    wide = x.double()
+    return (
+        norm.weight.double() * wide * (wide.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+    ).to(x.dtype)

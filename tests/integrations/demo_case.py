@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from agentkv import Engine
 from agentkv.demo.documents import Document
 from agentkv.demo.story import STEPS, SYSTEM, TOOLS, clock
-from tests.models import exact_rotary, tiny_model
+from tests.models import full_precision, tiny_model
 
 LIBRARY = tuple(
     Document(f"pack{i}", " ".join(f"d{i}w{j % 17}" for j in range(20 + 7 * i)), 20 + 7 * i) for i in range(11)
@@ -43,5 +43,5 @@ def tiny_engine(chat: bool = True) -> Iterator[Engine]:
     """An fp64 llama with rotary angles in fp64, so that what is exact is exact to 1e-9."""
     tokenizer = story_tokenizer(chat)
     model = tiny_model("llama", vocab_size=len(tokenizer))
-    with exact_rotary(model), Engine.from_model(model, tokenizer) as engine:
+    with full_precision(model), Engine.from_model(model, tokenizer) as engine:
         yield engine

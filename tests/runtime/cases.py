@@ -18,7 +18,7 @@ from agentkv.cache import Overlay, Run
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.testing import same_bits
-from tests.models import VOCAB, exact_rotary, tiny_model, tiny_tokenizer
+from tests.models import VOCAB, full_precision, tiny_model, tiny_tokenizer
 from tests.tolerances import KV, LOGITS, kv_error
 
 FAMILIES = ("llama", "gpt_neox", "qwen3")
@@ -43,7 +43,7 @@ TEMPLATE = (
 def model(family: str, dtype: torch.dtype) -> Any:
     """One tiny model for all tests, with rotary angles in fp64: engines use it and never change it."""
     tiny = tiny_model(family, dtype)
-    exact = exact_rotary(tiny)
+    exact = full_precision(tiny)
     exact.__enter__()
     _EXACT.append(exact)  # a generator that is let go runs its finally
     return tiny

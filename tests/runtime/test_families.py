@@ -14,7 +14,7 @@ from agentkv.errors import InvalidInput, UnsupportedModel
 from agentkv.layout import Layout
 from agentkv.models.families import FAMILIES, config_frequencies, family_of, layout_of
 from agentkv.models.hf import wrap
-from tests.models import ROPES, VOCAB, exact_rotary, tiny_config, tiny_model
+from tests.models import ROPES, VOCAB, full_precision, tiny_config, tiny_model
 from tests.tolerances import KV, LOGITS, kv_error
 
 EXACT = [name for name, family in FAMILIES.items() if family.status == "exact"]
@@ -73,7 +73,7 @@ def test_rotated_keys_are_the_keys_of_the_shifted_run(
 ) -> None:
     model = tiny_model(model_type, **overrides)
     layout, here, there = wrap(model).layout, DynamicCache(), DynamicCache()
-    with exact_rotary(model):
+    with full_precision(model):
         run(model, ids(23), 100, here)
         run(model, ids(23), 100 + delta, there)
     for layer in range(layout.layers):
@@ -89,7 +89,7 @@ def test_rotated_keys_are_the_keys_of_the_shifted_run(
 def test_logits_behind_a_moved_cache(model_type: str, overrides: dict[str, Any], dtype: torch.dtype) -> None:
     model = tiny_model(model_type, dtype=dtype, **overrides)
     layout, cache, shifted = wrap(model).layout, DynamicCache(), DynamicCache()
-    with exact_rotary(model):
+    with full_precision(model):
         want = run(model, torch.cat((ids(23), ids(6, seed=1)), 1), 0, DynamicCache())[23:]
         run(model, ids(23), 0, cache)
         for index, layer in enumerate(cache.layers):

@@ -9,7 +9,7 @@ import torch
 from agentkv import Engine, Policy
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
-from tests.models import exact_rotary, tiny_model, tiny_tokenizer
+from tests.models import full_precision, tiny_model, tiny_tokenizer
 from tests.tolerances import KV, kv_error
 
 A: Ids = np.arange(3, 26, dtype=np.int64)
@@ -27,7 +27,7 @@ def conditioned(engine: Engine, start: int) -> KVBlock:
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "qwen3"])
 def test_a_patch_formed_at_one_row_is_exact_at_every_other(family: str) -> None:
     model = tiny_model(family)
-    with exact_rotary(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+    with full_precision(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
         canonical = engine.backend.canonical(B)
         patch = engine.backend.form(conditioned(engine, 211), canonical)
         for start in (0, 1, 7, 300):
@@ -41,7 +41,7 @@ def test_a_patch_formed_at_one_row_is_exact_at_every_other(family: str) -> None:
 def test_a_patch_is_right_after_the_window_has_slid() -> None:
     """Formed before a slide, applied behind it: the recalled chunk is what a re-prefill gives."""
     model = tiny_model("llama")
-    with exact_rotary(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+    with full_precision(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
         window = engine.window(Policy(kl_budget=9.0))
         window.append_ids(A, kind="system", pin=True)
         first = window.append_ids(B, kind="document")
@@ -62,7 +62,7 @@ def test_a_patch_is_right_after_the_window_has_slid() -> None:
 
 def test_a_removal_patch_is_right_where_the_survivor_moves_and_where_it_stays() -> None:
     model = tiny_model("llama")
-    with exact_rotary(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+    with full_precision(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
         # A short prompt moves towards the survivor, a long one lets it come; only the patch meets the budget.
         for copies, budget in ((1, 4e-3), (9, 3e-4)):
             window = engine.window(Policy(kl_budget=budget))

@@ -27,7 +27,7 @@ from agentkv.errors import (
 )
 from agentkv.patches import Budget
 from agentkv.store.memory import MemoryStore
-from tests.models import VOCAB, exact_rotary, tiny_model, tiny_tokenizer
+from tests.models import VOCAB, full_precision, tiny_model, tiny_tokenizer
 from tests.runtime.cases import (
     STRICT,
     assert_exact,
@@ -198,7 +198,7 @@ def test_an_empty_window_answers_nothing() -> None:
 
 def test_the_last_position_can_be_used_and_no_further_one() -> None:
     tiny = tiny_model("llama", max_position_embeddings=128)
-    with exact_rotary(tiny), Engine.from_model(tiny, tiny_tokenizer()) as built:
+    with full_precision(tiny), Engine.from_model(tiny, tiny_tokenizer()) as built:
         window = built.window("exact")
         window.append(words(100))
         window.generate(words(20, 1), max_new_tokens=8, stop=False)
@@ -220,7 +220,7 @@ def assert_exact_kv(window: Window) -> None:
 def test_a_window_that_has_wandered_may_still_be_filled() -> None:
     """Its first row is late in the buffer: the rows must come back rather than run out."""
     tiny = tiny_model("llama", max_position_embeddings=128)
-    with exact_rotary(tiny), Engine.from_model(tiny, tiny_tokenizer()) as built:
+    with full_precision(tiny), Engine.from_model(tiny, tiny_tokenizer()) as built:
         window = built.window(STRICT)
         for turn in range(12):
             window.slide(60)
@@ -367,7 +367,7 @@ def test_a_store_filled_by_another_model_is_a_miss() -> None:
 
     def use(seed: int) -> Window:
         tiny = tiny_model("llama", seed=seed)
-        with exact_rotary(tiny):
+        with full_precision(tiny):
             built = Engine.from_model(tiny, tiny_tokenizer(), store=store)
             window = built.window(STRICT)
             window.append(words(40, 1))

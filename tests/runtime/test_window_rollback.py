@@ -17,7 +17,7 @@ from agentkv.cache import WindowKV
 from agentkv.errors import NonFinite, OutOfMemory, TooLong
 from agentkv.kv import KVBlock
 from agentkv.testing import same_bits
-from tests.models import exact_rotary, tiny_model, tiny_tokenizer
+from tests.models import full_precision, tiny_model, tiny_tokenizer
 from tests.runtime.cases import assert_exact, assert_unchanged, engine, ids, live, snapshot, words
 from tests.runtime.cases import model as shared_model
 
@@ -180,7 +180,7 @@ FAILURES = [(nan, NonFinite), (no_memory, OutOfMemory), (python_memory, OutOfMem
 @pytest.fixture
 def poisoned() -> Iterator[tuple[Poisoned, Engine]]:
     poison = Poisoned()
-    with exact_rotary(poison.model), Engine.from_model(poison.model, tiny_tokenizer()) as built:
+    with full_precision(poison.model), Engine.from_model(poison.model, tiny_tokenizer()) as built:
         yield poison, built
 
 
