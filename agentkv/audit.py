@@ -68,7 +68,7 @@ def audit(window: Window, question: Handle | None, new_tokens: int, attribute: b
     engine, start = window.engine, window.kv.start
     first, last, kind = _span(window, question)
     head = marker_ids(
-        engine.tokenizer, engine.template.frame("assistant").head if kind != "assistant" else ""
+        engine.tokenizer, engine.template.marks("assistant").head if kind != "assistant" else ""
     )
     ids = torch.tensor(np.concatenate([window.ids()[: last - start], head]), device=window.kv.device)
     asked, end = ids[first - start :], len(ids)

@@ -20,8 +20,9 @@ class EngineConfig(BaseModel):
     """How a patch spends its bytes: by energy over all layers and slots, or the same rank everywhere."""
     patch_depth: float = Field(default=1.0, gt=0, le=1)
     """Share of the layers that patches correct, deepest first (`agentkv.patches.calibrate_depth`)."""
-    patch_dtype: Literal["model", "bfloat16", "float16"] = "model"
-    """How patches are stored; half precision stores twice the rank in the same bytes."""
+    patch_dtype: Literal["auto", "model", "bfloat16", "float16"] = "auto"
+    """How patches are stored. "auto": bfloat16, which cost no KL that could be measured (docs/quality.md),
+    but for fp64 models; "model": as the model's own numbers, fp32 at least."""
     store_bytes: int = Field(default=2 << 30, ge=1)
     """Byte budget of the in-memory store that the engine makes when none is given."""
     chat_template: bool = True

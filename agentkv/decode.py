@@ -85,9 +85,9 @@ class _Decoding:
     def __init__(self, window: Window, prompt: str | None, sampling: Sampling) -> None:
         self.start = time.perf_counter()
         self.window, self.sampling, self.engine = window, sampling, window.engine
-        frame = self.engine.template.frame("assistant")
-        self.head = marker_ids(self.engine.tokenizer, frame.head)
-        self.tail = marker_ids(self.engine.tokenizer, frame.tail)
+        marks = self.engine.template.marks("assistant")
+        self.head = marker_ids(self.engine.tokenizer, marks.head)
+        self.tail = marker_ids(self.engine.tokenizer, marks.tail)
         self.said: list[int] = []
         self.fed = 0
         with window.editing():

@@ -61,12 +61,7 @@ class Engine:
         self.fingerprint = (
             f"{loaded.fingerprint}:{sink.tobytes().hex()}"  # a canonical depends on its sink as well
         )
-        self.recipe = Recipe(
-            Budget(rank=config.patch_rank),
-            config.patch_scheme,
-            config.patch_depth,
-            None if config.patch_dtype == "model" else getattr(torch, config.patch_dtype),
-        )
+        self.recipe = self._recipe()
         self.backend = self._backend(sink)
         self.chunks = ChunkTable()
         self._contexts: dict[str, Context] = {}
@@ -188,6 +183,13 @@ class Engine:
             )
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return np.concatenate([self.lead, np.asarray(ids, dtype=np.int64)])[:SINK_TOKENS]
+
+    def _recipe(self) -> Recipe:
+        config, name = self.config, self.config.patch_dtype
+        if name == "auto":
+            name = "model" if self.loaded.dtype == torch.float64 else "bfloat16"
+        dtype = None if name == "model" else getattr(torch, name)
+        return Recipe(Budget(rank=config.patch_rank), config.patch_scheme, config.patch_depth, dtype)
 
     def _backend(self, sink: Ids) -> Backend:
         device = next(self.loaded.model.parameters()).device

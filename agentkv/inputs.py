@@ -24,7 +24,7 @@ _BODY, _OTHER = "\u2603body\u2603", "\u2603other\u2603"
 
 
 @dataclass(frozen=True)
-class Frame:
+class Marks:
     """What a chat template puts around a message of one role."""
 
     head: str
@@ -33,35 +33,35 @@ class Frame:
 
 @dataclass(frozen=True)
 class Template:
-    """Message frames by role; empty frames for a model without a chat template."""
+    """Marks by role; empty ones for a model without a chat template."""
 
-    frames: dict[str, Frame]
+    marks_of: dict[str, Marks]
     stop_ids: frozenset[int]
 
-    def frame(self, kind: str) -> Frame:
-        return self.frames[ROLES.get(kind, "user")]
+    def marks(self, kind: str) -> Marks:
+        return self.marks_of[ROLES.get(kind, "user")]
 
     def render(self, text: str, kind: str) -> str:
         """`text` inside the markers of its role."""
-        frame = self.frame(kind)
-        return f"{frame.head}{text}{frame.tail}"
+        marks = self.marks(kind)
+        return f"{marks.head}{text}{marks.tail}"
 
 
 def template_of(tokenizer: Any) -> Template:
     """The markers that `tokenizer`'s chat template writes around one message of each role.
 
     Found by rendering marker texts, so that no model's template is known by name here. A template that
-    cannot be cut into frames (it rewrites messages) raises InvalidInput.
+    cannot be cut into marks (it rewrites messages) raises InvalidInput.
     """
     eos = {tokenizer.eos_token_id} - {None}
     if not getattr(tokenizer, "chat_template", None):
-        return Template({role: Frame("", "") for role in ROLES}, frozenset(eos))
-    frames = {role: _frame(tokenizer, role) for role in ROLES}
-    end = tokenizer(frames["assistant"].tail.strip(), add_special_tokens=False)["input_ids"][:1]
-    return Template(frames, frozenset(eos | set(end)))
+        return Template({role: Marks("", "") for role in ROLES}, frozenset(eos))
+    marks = {role: _marks(tokenizer, role) for role in ROLES}
+    end = tokenizer(marks["assistant"].tail.strip(), add_special_tokens=False)["input_ids"][:1]
+    return Template(marks, frozenset(eos | set(end)))
 
 
-def _frame(tokenizer: Any, role: str) -> Frame:
+def _marks(tokenizer: Any, role: str) -> Marks:
     """The text between a message in front and the body, and between the body and a message behind."""
     before = {"role": "system", "content": _OTHER} if role != "system" else None
     if role == "assistant":
@@ -84,7 +84,7 @@ def _frame(tokenizer: Any, role: str) -> Frame:
             do="pass chat_template=False to the engine to append plain text",
         )
     head, tail = text[len(front) :].split(_BODY)
-    return Frame(head, tail)
+    return Marks(head, tail)
 
 
 def marker_ids(tokenizer: Any, text: str) -> Ids:

@@ -187,8 +187,8 @@ def patch_bytes(engine: Engine) -> int:
 def _prompt(day: Day) -> Prompt:
     """The ids of the window as its edits want it, and the head of the answer."""
     window, engine = day.here, day.here.engine
-    frame = engine.template.frame("assistant")
-    head, tail = (marker_ids(engine.tokenizer, text) for text in (frame.head, frame.tail))
+    marks = engine.template.marks("assistant")
+    head, tail = (marker_ids(engine.tokenizer, text) for text in (marks.head, marks.tail))
     parts = [engine.chunks.ids(wanted.chunk.id) for wanted in window.content.wanted()]
     return Prompt(np.concatenate([*parts, head]), day.asked.tokens + len(head), len(head), len(tail))
 

@@ -65,12 +65,16 @@ def engine(
     stop: str | None = None,
     **settings: Any,
 ) -> Iterator[Engine]:
-    """An engine over a shared model. chat: with a chat template. stop: the end-of-message word."""
+    """An engine over a shared model. chat: with a chat template. stop: the end-of-message word.
+
+    Patches are stored as the model's own numbers, so that one of full rank loses nothing.
+    """
     tokenizer = tiny_tokenizer()
     if chat:
         tokenizer.chat_template = TEMPLATE
     if stop:
         tokenizer.eos_token = stop
+    settings = {"patch_dtype": "model", **settings}
     with Engine.from_model(model(family, dtype), tokenizer, **settings) as built:
         yield built
 

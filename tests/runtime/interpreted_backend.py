@@ -23,6 +23,8 @@ class TestTritonBackend(BackendConformance):
         self.model = model(request.param, torch.float32)
 
     def make(self) -> Backend:
-        engine = Engine.from_model(self.model, tiny_tokenizer(), patch_rank=64, backend="triton")
+        engine = Engine.from_model(
+            self.model, tiny_tokenizer(), patch_rank=64, patch_dtype="model", backend="triton"
+        )
         assert isinstance(engine.backend, TritonBackend)
         return engine.backend

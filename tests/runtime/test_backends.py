@@ -28,7 +28,7 @@ class TestTorchBackend(BackendConformance):
         self.model = model(request.param, torch.float64)
 
     def make(self) -> Backend:
-        backend = Engine.from_model(self.model, tiny_tokenizer(), patch_rank=999).backend
+        backend = Engine.from_model(self.model, tiny_tokenizer(), patch_rank=999, patch_dtype="model").backend
         assert isinstance(backend, TorchBackend)
         return backend
 

@@ -446,7 +446,7 @@ def test_the_embedded_model_answers_like_transformers(embedded: Any) -> None:
         pieces = list(window.stream("Say hello in French.", max_new_tokens=8, stop=False))
         window_ids = window.ids().tolist()
         said = built.tokenizer("".join(pieces), add_special_tokens=False)["input_ids"]
-        tail = len(built.tokenizer(built.template.frame("assistant").tail)["input_ids"])
+        tail = len(built.tokenizer(built.template.marks("assistant").tail)["input_ids"])
         front = window_ids[: len(window_ids) - 8 - tail]
         assert generated(window, front, 8) == window_ids[len(front) : len(front) + 8]
         assert built.tokenizer.decode(said) == "".join(pieces)

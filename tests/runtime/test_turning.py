@@ -106,8 +106,14 @@ def test_fifty_slides_in_bf16_cost_the_pinned_prompt_one_rotation() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"patch_scheme": "uniform"}, {"patch_depth": 0.5}, {"patch_dtype": "bfloat16"}],
-    ids=lambda settings: "".join(settings) or "default",
+    [
+        {},
+        {"patch_scheme": "uniform"},
+        {"patch_depth": 0.5},
+        {"patch_dtype": "model"},
+        {"patch_dtype": "float16"},
+    ],
+    ids=lambda settings: "-".join(str(part) for pair in settings.items() for part in pair) or "default",
 )
 def test_an_engine_forms_patches_as_it_is_told(settings: dict[str, object]) -> None:
     model = tiny_model("llama", dtype=torch.float32)
@@ -115,13 +121,16 @@ def test_an_engine_forms_patches_as_it_is_told(settings: dict[str, object]) -> N
         canonical, behind = engine.backend.canonical(B), conditioned(engine, 40)
         patch = engine.backend.form(behind, canonical)
         layers, ranks = engine.layout.layers, [f.offsets.diff() for f in patch.factors if f is not None]
-        assert patch.nbytes <= 4 * sum(s.features + len(B) for s in engine.layout.slots) * layers * 4
+        stored = {"model": torch.float32, "float16": torch.float16}.get(
+            str(settings.get("patch_dtype")), torch.bfloat16
+        )
+        assert all(f.left.dtype == f.right.dtype == stored for f in patch.factors if f)
+        numbers = 4 * sum(s.features + len(B) for s in engine.layout.slots) * layers
+        assert patch.nbytes <= numbers * stored.itemsize
         if "patch_scheme" in settings:
             assert all((r[1:] == 4).all() for r in ranks)  # nothing is missing in layer 0
         if "patch_depth" in settings:
             assert all((r[: layers // 2] == 0).all() for r in ranks)
-        if "patch_dtype" in settings:
-            assert all(f.left.dtype == f.right.dtype == torch.bfloat16 for f in patch.factors if f)
         kv = engine.backend.new_kv(100)
         errors = []
         for applied in (None, patch):
