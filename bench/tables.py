@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.eval import tables as evals
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 FILES = ("README.md", "docs/performance.md", "docs/quality.md")
@@ -60,7 +62,101 @@ def hardware() -> str:
     return f"{row['hardware']}, {row['threads']} threads, fp32, SmolLM2-135M-Instruct\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {"edits": edits, "hardware": hardware}
+def forward() -> str:
+    """Ours against transformers, both in ms."""
+    rows: Rows = load("forward")
+    header = ["", "window", "agentkv", "the other", "ratio of times"]
+    return markdown(
+        header,
+        [
+            [
+                row["op"].replace("_", " "),
+                row["window"],
+                f"{row['ms']:.1f} ms",
+                f"{row['other_ms']:.1f} ms",
+                f"**{row['ratio_of_times']:.2f}**",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def kernels() -> str:
+    """CPU kernels against a plain copy."""
+    rows: Rows = load("kernels")
+    kernel = [row for row in rows if "bandwidth_share" in row]
+    cutting = [row for row in rows if "chunks" in row]
+    table = markdown(
+        ["one slot, 2048 tokens, 30 layers", "ms", "plain copy", "share of copy bandwidth"],
+        [[r["op"], r["ms"], r["copy_ms"], f"**{r['bandwidth_share']:.2f}**"] for r in kernel],
+    )
+    lines = [f"\nCutting and hashing 1 M tokens: {r['ms']} ms ({r['chunks']} chunks).\n" for r in cutting]
+    return table + "".join(lines)
+
+
+def registers() -> str:
+    """The most that any variant of a kernel takes, by architecture."""
+    found = load("kernel_registers")
+    rows: Rows = found["rows"]
+    kinds = sorted({(row["kernel"], row["sm"]) for row in rows})
+    cells = []
+    for kernel, sm in kinds:
+        own = [row for row in rows if (row["kernel"], row["sm"]) == (kernel, sm)]
+        most = {key: max(row[key] for row in own) for key in ("registers", "spills", "shared")}
+        cells.append([kernel, f"sm_{sm}", len(own), most["registers"], most["spills"], most["shared"]])
+    header = ["kernel", "architecture", "variants", "registers a thread", "spills", "shared bytes"]
+    return markdown(header, cells) + f"\nTriton {found['triton']}; {found['source']}.\n"
+
+
+def memory() -> str:
+    """Peak resident memory beside transformers' generate."""
+    rows: Rows = load("memory")
+    header = ["window", "agentkv", "transformers generate", "ratio"]
+    mega = 1 << 20
+    return markdown(
+        header,
+        [
+            [
+                r["window"],
+                f"{r['bytes'] / mega:.0f} MiB",
+                f"{r['other_bytes'] / mega:.0f} MiB",
+                f"**{r['ratio']:.3f}**",
+            ]
+            for r in rows
+        ],
+    )
+
+
+SHORT = {
+    "re-prefill": "computed again behind A (re-prefill)",
+    "blind": "reused as it is (blind)",
+    "rotate": "reused, rotated to its place",
+    "random rows, 25%": "a quarter of the rows computed again, at random",
+    "patch by energy in bf16, 6%": "patched, 6 % of the bytes",
+    "patch by energy in bf16, 12%": "patched, 12 % of the bytes",
+    "patch by energy in bf16, 25%": "patched, 25 % of the bytes",
+}
+
+
+def binding_short() -> str:
+    """The arms that the README shows."""
+    header, rows = evals.binding()
+    kept = {row[0]: row for row in rows}
+    cells = [[text, *kept[arm][1:3], kept[arm][4]] for arm, text in SHORT.items()]
+    return markdown([header[0].replace("B's KV", "KV of chunk B"), *header[1:3], header[4]], cells)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "edits": edits,
+    "hardware": hardware,
+    "forward": forward,
+    "kernels": kernels,
+    "registers": registers,
+    "memory": memory,
+    "quality": lambda: markdown(*evals.quality()),
+    "binding": lambda: markdown(*evals.binding()),
+    "binding_short": binding_short,
+}
 
 
 def rendered(text: str) -> str:
