@@ -131,6 +131,22 @@ def test_energy_takes_the_largest_singular_values_of_all_layers():
     assert patch.energy == pytest.approx(float(best), abs=1e-12)
 
 
+def test_slots_of_unequal_width_are_ranked_by_energy_per_byte():
+    """At equal σ² the narrow slot's component is the cheaper one, and is bought first."""
+    wide, narrow = torch.zeros(1, 4, 1, 60), torch.zeros(1, 4, 1, 4)
+    wide[0, 0, 0, 0], narrow[0, 1, 0, 1] = 1.0, 0.9
+    patch = form((wide, narrow), Budget(nbytes=64 * 4))
+    assert patch.factors[0] is None
+    assert patch.factors[1].right.shape == (1, 4)
+
+
+def test_a_layer_far_below_the_others_survives_a_full_rank_patch():
+    delta = spread(SHAPES["gqa"])
+    delta[0][0] *= 1e-11
+    patch = form(delta, Budget(rank=99), dtype=torch.float64)
+    torch.testing.assert_close(dense(patch.factors[0], delta[0])[0], delta[0][0], rtol=1e-3, atol=1e-18)
+
+
 def test_slot_weights_move_bytes_to_that_slot():
     delta = spread(SHAPES["gqa"])
     plain, keyed = form(delta, Budget(rank=3)), form(delta, Budget(rank=3), weights=(100.0, 1.0))
