@@ -21,6 +21,7 @@ from agentkv.patches import (
     undo,
 )
 from agentkv.patches.basis import BasisPool
+from agentkv.patches.factorise import factorise
 
 torch.set_num_threads(1)
 
@@ -129,6 +130,16 @@ def test_energy_takes_the_largest_singular_values_of_all_layers():
     every = torch.cat([torch.linalg.svdvals(x.flatten(2)).flatten() for x in delta]).square()
     best = every.sort(descending=True).values[: 2 * 2 * 5].sum() / every.sum()
     assert patch.energy == pytest.approx(float(best), abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (2, 8, 3)])
+def test_directions_without_energy_are_finite(shape):
+    x = torch.zeros(shape, dtype=torch.float64)
+    x[0, :2, :2] = torch.tensor([[1.0, 2.0], [2.0, 4.0]])  # rank 1
+    parts = factorise(x)
+    assert all(torch.isfinite(part).all() for part in parts)
+    torch.testing.assert_close(parts.left @ parts.right, x)
+    assert parts.power[0].sort().values[:-1].max() < 1e-20
 
 
 def test_slots_of_unequal_width_are_ranked_by_energy_per_byte():
