@@ -33,7 +33,7 @@ class Case:
 
 def question_ids(engine: Engine) -> np.ndarray:
     """int64 [24]: a question with its chat markers, cut or padded to the length that all figures use."""
-    text = engine.template.render(QUESTION, "user") + engine.template.frame("assistant").head
+    text = engine.template.render(QUESTION, "user") + engine.template.marks("assistant").head
     ids = engine.tokenizer(text, add_special_tokens=False)["input_ids"]
     return np.asarray((ids[: QUESTION_TOKENS - 3] + ids[-3:])[:QUESTION_TOKENS], dtype=np.int64)
 
