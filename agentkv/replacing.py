@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,26 +88,29 @@ def _inside(parts: Parts, blocks: list[Block]) -> Iterator[tuple[int, tuple[int,
 
 def _divided(window: Edits, entry: Entry, offsets: set[int]) -> Parts:
     """Parts of ``entry`` divided at token ``offsets``; a chunk that is placed twice stays whole."""
-    engine, parts, start = window.engine, list[tuple[int, Chunk]](), 0
+    engine, pieces, start = window.engine, dict[int, Parts](), 0
     live = [p.chunk.id for p in window.graph.placements]
     for uid, chunk in entry.parts:
         inside = sorted(o - start for o in offsets if start < o < start + chunk.length)
         start += chunk.length
         if not inside or live.count(chunk.id) > 1:
-            parts.append((uid, chunk))
             continue
         ids = engine.chunks.ids(chunk.id)
         spans = zip([0, *inside], [*inside, chunk.length], strict=True)
         first = engine.numbers(len(inside) + 1)
-        pieces = [(first + i, engine.register(ids[a:b], chunk.kind)) for i, (a, b) in enumerate(spans)]
+        pieces[uid] = tuple(
+            (first + i, engine.register(ids[a:b], chunk.kind)) for i, (a, b) in enumerate(spans)
+        )
         if window.graph.get(uid) is not None:
-            window.graph = split(window.graph, uid, pieces)
-        parts += pieces
-    changed = Entry(entry.handle, tuple(parts), entry.pinned, entry.clean)
-    window.content = _with(window.content, changed)
-    window.committed = _with(window.committed, changed)
-    return changed.parts
+            window.graph = split(window.graph, uid, pieces[uid])
+    window.content, window.committed = _with(window.content, pieces), _with(window.committed, pieces)
+    return _parts(entry, pieces)
 
 
-def _with(content: Content, entry: Entry) -> Content:
-    return content.with_entry(entry) if content.get(entry.handle.id) else content
+def _parts(entry: Entry, pieces: Mapping[int, Parts]) -> Parts:
+    return tuple(part for whole in entry.parts for part in pieces.get(whole[0], (whole,)))
+
+
+def _with(content: Content, pieces: Mapping[int, Parts]) -> Content:
+    """Whichever message has a divided placement has its pieces now; a rollback finds them there."""
+    return Content(content.order, tuple((i, replace(e, parts=_parts(e, pieces))) for i, e in content.entries))

@@ -327,3 +327,36 @@ def test_rollback_reaches_rows_in_front_of_the_old_start() -> None:
 
 def test_the_shared_models_were_not_touched_by_any_of_this() -> None:
     assert shared_model("llama", torch.float64).config._attn_implementation != "agentkv"
+
+
+def test_a_rollback_finds_what_a_change_has_divided() -> None:
+    """Changed twice, shown clean and pinned, all of it only noted: nothing stays, nothing is computed again."""
+    with engine() as built:
+        window = built.window()
+        window.append(words(40, 1))
+        text = words(60, 2).split()
+        changed = first = window.append(" ".join(text))
+        window.commit()
+        window.clean_view(first)
+        window.pin(first)
+        for at in (30, 10):
+            text[at] = "w20"
+            changed = window.replace(changed, " ".join(text))
+        with failing(built, 0, MemoryError()), pytest.raises(OutOfMemory):
+            window.commit()
+        entry = window.content.live()[-1]
+        assert (entry.handle, entry.pinned, entry.clean) == (first, False, False)
+        assert {op.op for op in window.plan().ops} == {"keep"}
+
+
+def test_an_answer_that_fails_before_its_first_token_leaves_the_last_row() -> None:
+    """Nothing is new in front of it, so the last token is run again, over its own row."""
+    with engine() as built:
+        window = built.window()
+        window.append(words(50))
+        window.commit()
+        before = snapshot(window)
+        with failing(built, 1, NonFinite("nan", "numbers", "nothing")) as broken, pytest.raises(NonFinite):
+            window.generate(max_new_tokens=2)
+        assert broken.calls == ["read", "prefill", "place"]
+        assert_unchanged(window, before)
