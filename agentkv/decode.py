@@ -114,7 +114,7 @@ class _Decoding:
         except BaseException:
             window.content = content
             raise
-        window.commit(headroom=room, keep=1)
+        window.commit(headroom=room - len(self.head), keep=1)  # the head is in the window by now
         window.kv.own()  # a commit that writes nothing leaves the rows shared with forks
         logits, last = window.last_outcome.logits, window.graph.placements[-1]
         prefilled = window.last_plan is not None and any(
@@ -125,9 +125,10 @@ class _Decoding:
         # Everything was reused: only the last token's logits are missing. Its KV keeps the bits it had.
         backend, kv = self.engine.backend, window.kv
         kept = backend.read(kv, kv.end - 1, kv.end)
-        logits = backend.prefill(kv, [(kv.end - 1, window.ids()[-1:])], keep=1)
-        backend.place(kv, kv.end - 1, kept)
-        return logits
+        try:
+            return backend.prefill(kv, [(kv.end - 1, window.ids()[-1:])], keep=1)
+        finally:
+            backend.place(kv, kv.end - 1, kept)
 
     def pieces(self) -> Iterator[str]:
         choose = self.sampling.chooser(self.logits.device)
@@ -176,8 +177,10 @@ class _Decoding:
             ids = np.empty(0, dtype=np.int64)
             raise
         finally:
-            window.streaming = False
-            _settle_answer(window, self.first, len(self.head), ids)
+            try:
+                _settle_answer(window, self.first, len(self.head), ids)
+            finally:
+                window.streaming = False  # last: an edit let in any earlier would be lost
 
 
 def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer
 from agentkv import Engine, Window
 from agentkv.decode import Sampling, _TextDecoder
 from agentkv.errors import Busy
+from agentkv.inputs import Ids
 from agentkv.testing import recording_engine, rows, same_bits
 from tests.runtime.cases import (
     DTYPES,
@@ -195,6 +197,34 @@ def test_closing_early_keeps_what_was_said(chat: bool, pieces: int) -> None:
         assert_exact(window)
         window.append(words(8, 2))
         assert window.audit(attribute=False).kl <= 1e-9
+
+
+def test_an_answer_may_fill_the_window_to_its_last_position() -> None:
+    with engine(chat=True) as built:
+        longest = built.layout.max_positions
+        window = built.window()
+        window.append_ids(ids(longest - 7))
+        window.generate(max_new_tokens=5, stop=False)
+        assert window.graph.tokens == longest
+
+
+def test_no_edit_gets_in_before_an_answer_is_in_the_window() -> None:
+    """It would be overwritten by what the stream puts there at its end."""
+    with engine(chat=True) as built, ThreadPoolExecutor() as pool:
+        window = built.window()
+        window.append(words(20))
+        stream, cut = window.stream(max_new_tokens=3, stop=False), window.cut_parts
+        next(stream)
+        late: list[Any] = []
+
+        def cut_parts(tokens: Ids, kind: str) -> Any:
+            window.cut_parts = cut  # type: ignore[method-assign]
+            late.append(pool.submit(window.append, words(7, 5)).exception())
+            return cut(tokens, kind)
+
+        window.cut_parts = cut_parts  # type: ignore[method-assign]
+        stream.close()
+        assert isinstance(late[0], Busy)
 
 
 def test_a_stream_that_is_never_read_does_nothing() -> None:

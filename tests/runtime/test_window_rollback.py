@@ -330,7 +330,7 @@ def test_the_shared_models_were_not_touched_by_any_of_this() -> None:
 
 
 def test_a_rollback_finds_what_a_change_has_divided() -> None:
-    """Changed twice, shown clean and pinned, all of it only noted: nothing stays, nothing is computed again."""
+    """Changed twice, shown clean and pinned, all of it only noted: nothing stays, nothing is computed."""
     with engine() as built:
         window = built.window()
         window.append(words(40, 1))
