@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    console, rounds, threads = Console(), 3 if options.quick else 7, options.threads
+    console, rounds, threads = Console(), 3 if options.quick else 5, options.threads
     engine = Engine.from_pretrained()
     size = 512 if options.quick else 2048
     parts = {

@@ -27,26 +27,29 @@ PREFILLS = ((24, 0), (24, 1024), (24, 2048), (128, 0), (128, 2048), (512, 0), (5
 
 
 def kl() -> dict[str, Any]:
-    """Errors per method: means over the windows of the quality run."""
+    """Errors per method: what nine of ten windows of the quality run stayed below. A budget held against
+    means would be broken by half of the windows."""
     windows = json.loads((RESULTS / "quality_smollm2.json").read_text())["windows"]
 
-    def mean(operation: str, arm: str) -> float:
-        return round(statistics.fmean(w[operation][arm]["kl"] for w in windows), 5)
+    def bound(operation: str, arm: str) -> float:
+        return round(float(np.quantile([w[operation][arm]["kl"] for w in windows], 0.9)), 5)
 
     keep = "keep + R"
-    slide = mean("slide, 1 of 5 leaves", keep)
+    slide = bound("slide, 1 of 5 leaves", keep)
     return {
-        "slide": [{"share": 0.2, "kl": slide}, {"share": 0.4, "kl": mean("slide, 2 of 5 leave", keep)}],
+        "slide": [{"share": 0.2, "kl": slide}, {"share": 0.4, "kl": bound("slide, 2 of 5 leave", keep)}],
         # The two behind the hole are stale, of the four that stay; the four behind an insertion, of five.
-        "hole": [{"share": 0.2, "kl": mean("hole, the third of 5 leaves", keep), "affected": 0.5}],
-        "inserted": [{"share": 0.2, "kl": mean("an antecedent re-inserted in front", keep), "affected": 0.8}],
-        "permuted": mean("a set of three permuted", keep),
-        "canonical": mean("recall at the tail", "rotate"),
-        "patch": mean("recall at the tail", "energy 32 in bf16 (half the bytes)"),
-        "orbit": mean(
+        "hole": [{"share": 0.2, "kl": bound("hole, the third of 5 leaves", keep), "affected": 0.5}],
+        "inserted": [
+            {"share": 0.2, "kl": bound("an antecedent re-inserted in front", keep), "affected": 0.8}
+        ],
+        "permuted": bound("a set of three permuted", keep),
+        "canonical": bound("recall at the tail", "rotate"),
+        "patch": bound("recall at the tail", "energy 32 in bf16 (half the bytes)"),
+        "orbit": bound(
             "three predecessors permuted, the last chunk only", "orbit patch 32, target order held out"
         ),
-        "removal": round(mean("slide, 1 of 5 leaves", "keep + R + removal patch 32") / slide, 4),
+        "removal": round(bound("slide, 1 of 5 leaves", "keep + R + removal patch 32") / slide, 4),
     }
 
 
@@ -127,8 +130,9 @@ def main() -> None:
             "hardware": hardware(),
             "threads": threads,
             "measured_on": date.today().isoformat(),
-            "note": "Written by python -m bench.costs. load and place_canonical do what rotate does, orbit and "
-            "removal patches what a patch does, form_canonical what a prefill does; they share its figures.",
+            "note": "Written by python -m bench.costs. KL: the ninth decile over windows of five 256-token "
+            "documents. load and place_canonical do what rotate does, orbit and removal patches what a patch "
+            "does, form_canonical what a prefill does; they share its figures.",
             "ms": times(engine),
             "kl": kl(),
         }

@@ -218,11 +218,12 @@ def orbit(site: Site) -> Candidate | None:
 
 
 def canonical(site: Site) -> Candidate | None:
-    """Canonical alone. Charged at the front as well: the sink it was computed behind is missing there."""
+    """Canonical alone, charged in full: it may be what is asked about. At the front as well, where the sink
+    it was computed behind is missing."""
     if not site.resident.canonical or site.was_clean:
         return None  # a clean view that ends asked for its context back
     reason = f"the canonical is stored, no patch for {_count(site.front)} in front"
-    return Candidate((_placed(site, reason, site.weight * site.costs.kl.canonical),))
+    return Candidate((_placed(site, reason, site.costs.kl.canonical),))
 
 
 def prefill(site: Site) -> Candidate:

@@ -25,15 +25,18 @@ def test_time_is_affine_and_a_token_attends_half_of_its_own_chunk() -> None:
 
 
 def test_the_shipped_table_reproduces_the_windows_it_was_measured_on() -> None:
-    """Windows of five 128-token documents: each stale document weighs as it did there."""
+    """Windows of five documents: each stale one weighs as it did there."""
     costs = CostTable.shipped()
+    one, two = costs.kl.slide
+    (hole,), (inserted,) = costs.kl.hole, costs.kl.inserted
     cases = [
-        (change(lost=("x",), lost_tokens=128), 512, 1.0, 0.010),
-        (change(lost=("x", "y"), lost_tokens=256), 384, 1.0, 0.033),
-        (change(lost=("x",), lost_tokens=128, hole=True), 512, 0.5, 0.017),
-        (change(gained=("x",), gained_tokens=128), 640, 0.8, 0.0095),
-        (change(reordered=True), 640, 1.0, 0.021),
+        (change(lost=("x",), lost_tokens=256), 1024, 1.0, one.kl),
+        (change(lost=("x", "y"), lost_tokens=512), 768, 1.0, two.kl),
+        (change(lost=("x",), lost_tokens=256, hole=True), 1024, hole.affected, hole.kl),
+        (change(gained=("x",), gained_tokens=256), 1280, inserted.affected, inserted.kl),
+        (change(reordered=True), 1280, 1.0, costs.kl.permuted),
     ]
+    assert 0 < one.kl < two.kl < costs.kl.canonical
     for what, window, affected, measured in cases:
         assert costs.stale(what, window) * affected == pytest.approx(measured)
     assert "SmolLM2" in costs.model
