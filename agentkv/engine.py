@@ -111,8 +111,7 @@ class Engine:
         if self._closed:
             raise ClosedError(got="a closed engine", expected="an open one", do="build a new Engine")
         limit = self.layout.max_positions if max_tokens is None else max_tokens
-        window = Window(self, Policy.parse(policy), limit)
-        self._windows.append(window)
+        window = self.adopt(Window(self, Policy.parse(policy), limit))
         if len(self.lead):
             window.append_ids(self.lead, kind="start", pin=True)
         return window
@@ -144,7 +143,9 @@ class Engine:
 
     def residency(self) -> FrozenResidency:
         """A snapshot of what the store holds, for the planner."""
-        return residency(self.store, self._contexts, self._hearsay, self.chunks.length)
+        with self._lock:  # other threads remember meanwhile
+            contexts, hearsay = dict(self._contexts), dict(self._hearsay)
+        return residency(self.store, contexts, hearsay, self.chunks.length)
 
     def remember(self, contexts: Mapping[str, Context], hearsay: Mapping[tuple[str, str], float]) -> None:
         """What context keys stand for, and by (chunk, key) the KL of second hand in what is stored there.
@@ -161,13 +162,15 @@ class Engine:
                 self._hearsay = {k: v for k, v in self._hearsay.items() if k in held or k in hearsay}
 
     def adopt(self, window: Window) -> Window:
-        """Keep track of a window made by a fork, so that `close` closes it."""
-        self._windows.append(window)
+        """Keep track of a window, so that `close` closes it."""
+        with self._lock:
+            self._windows.append(window)
         return window
 
     def forget(self, window: Window) -> None:
         """The window was closed."""
-        self._windows = [w for w in self._windows if w is not window]
+        with self._lock:
+            self._windows = [w for w in self._windows if w is not window]
 
     def _lead(self) -> Ids:
         """What must open every window of a model without a chat template (BOS); empty otherwise."""

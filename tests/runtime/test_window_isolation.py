@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.residency import Context
 from hypothesis import given, settings
 
 from agentkv import Engine, Handle, Window
@@ -366,6 +368,24 @@ def test_readers_may_look_while_a_window_changes(built: Engine) -> None:
         return True
 
     assert in_threads(4, look) == [True] * 4
+
+
+def test_the_store_is_looked_through_while_others_remember(built: Engine) -> None:
+    """What contexts stand for is a dict that grows; a plan in another thread goes through it meanwhile."""
+
+    def work(number: int) -> None:
+        for turn in range(3000):
+            if number:
+                built.remember({f"{number}.{turn}": Context(chunks=("a",), tokens=1)}, {})
+            else:
+                built.residency()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        assert in_threads(3, work) == [None] * 3
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_closing_an_engine_closes_its_windows_and_its_worker() -> None:
