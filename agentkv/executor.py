@@ -16,7 +16,6 @@ from agentkv_orchestrator.plan import (
     ApplyOrbit,
     ApplyPatch,
     ApplyRemoval,
-    Evict,
     FormCanonical,
     FormPatch,
     Keep,
@@ -88,6 +87,7 @@ class Executor:
         if not writes and not prefills:
             kv.grow(plan.frame.capacity)  # an answer may follow
             kv.start, kv.end = plan.frame.start, plan.frame.start + _tokens(plan.ops)
+            self._keep_sources(kv, plan, writes)
             return outcome
         kv.own()
         kv.grow(plan.frame.capacity)
@@ -218,9 +218,9 @@ class Executor:
         A window that moves as a whole (back to row 0) is not kept twice: it is the smaller side that moves
         often.
         """
-        written = (Evict, Load, PlaceCanonical, Prefill, ApplyRemoval)
-        gone = {op.uid for op in plan.ops if isinstance(op, written)}
-        kv.sources = {uid: block for uid, block in kv.sources.items() if uid not in gone}
+        stood = {op.uid for op in plan.ops if isinstance(op, Keep | Rotate)}
+        stood -= {op.uid for op in plan.ops if isinstance(op, ApplyRemoval)}
+        kv.sources = {uid: block for uid, block in kv.sources.items() if uid in stood}
         if kv.dtype not in (torch.bfloat16, torch.float16):
             return
         moved = [w for w in writes if w.live is not None and w.patch is None]

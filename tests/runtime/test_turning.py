@@ -104,6 +104,29 @@ def test_fifty_slides_in_bf16_cost_the_pinned_prompt_one_rotation() -> None:
     assert error() == 0.0
 
 
+def test_a_copy_taken_before_a_move_goes_when_its_chunk_does() -> None:
+    """Also when the chunk is divided, which no op of a plan says, and when nothing else is written."""
+    with Engine.from_model(tiny_model("llama", dtype=torch.bfloat16), tiny_tokenizer()) as engine:
+        window = engine.window("fast")
+        text = [f"w{20 + i}" for i in range(30)]
+        head = window.append(" ".join(text))
+        left, rest = window.append_ids(A), window.append_ids(B)
+        window.commit()
+        window.evict(left)
+        window.commit()
+        assert len(window.kv.sources) == 1  # the head has moved
+        text[15] = "w90"
+        new = window.replace(head, " ".join(text))
+        window.commit()
+        assert window.kv.sources.keys() <= {p.uid for p in window.graph.placements}
+        window.move(new)
+        window.commit()
+        window.evict(new)
+        window.commit()
+        assert window.kv.end - window.kv.start == rest.tokens
+        assert window.kv.sources.keys() <= {p.uid for p in window.graph.placements}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
