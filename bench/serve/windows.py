@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from transformers import DynamicCache
 
 from agentkv import Engine, Handle, Window
-from agentkv.demo.documents import documents
+from agentkv.demo.documents import readable
 
 QUESTION = (
     "Which of these packages would you use to check types, and what does its documentation say about it?"
@@ -47,13 +48,13 @@ def build(engine: Engine, size: int, pieces: int = 5) -> Case:
     window = engine.window(policy="fast", max_tokens=engine.layout.max_positions)
     system = window.append(SYSTEM, kind="system", pin=True)
     each = (size - system.tokens) // pieces
-    stream = iter(documents())
+    stream = readable(distributions())
     handles = []
     for i in range(pieces + 1):
         length = each if i else size - system.tokens - each * (pieces - 1)
         ids: list[int] = []
         while len(ids) < length:
-            ids += engine.tokenizer(next(stream).text, add_special_tokens=False)["input_ids"]
+            ids += engine.tokenizer(next(stream)[1], add_special_tokens=False)["input_ids"]
         handles.append(window.append_ids(np.asarray(ids[:length], dtype=np.int64), kind="document"))
     spare = handles.pop()
     window.commit()
