@@ -208,6 +208,7 @@ def _placements(
     """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
     front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
     verbatim = all(p.verbatim or p.clean for p in graph.placements)
+    exact = not any(p.clean for p in graph.placements)
     for uid, chunk in parts:
         yield Placement(
             uid=uid,
@@ -215,7 +216,7 @@ def _placements(
             row=row,
             antecedents=tuple(front),
             antecedent_tokens=tokens,
-            exact=True,
+            exact=exact,
             verbatim=verbatim,
             hearsay=hearsay,
             revision=graph.revision + 1,

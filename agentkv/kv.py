@@ -27,6 +27,11 @@ class KVBlock:
     def nbytes(self) -> int:
         return sum(s.numel() * s.element_size() for s in self.slots)
 
+    @property
+    def owned(self) -> bool:
+        """Whether the tensors are all there is of their memory: keeping them pins nothing else."""
+        return all(s.is_contiguous() and s.untyped_storage().nbytes() == s.nbytes for s in self.slots)
+
     def clone(self) -> KVBlock:
         """A copy that shares no memory: views would pin the whole cache they were cut from."""
         return KVBlock(

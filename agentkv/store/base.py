@@ -32,7 +32,10 @@ class Store(Protocol):
     """
 
     def put(self, key: Key, entry: Entry) -> bool:
-        """Keep a private copy; False when it can never fit the budget (nothing else was dropped for it)."""
+        """Keep the entry, which the caller hands over; a block that is a view of something larger is copied.
+
+        False when it can never fit the budget (nothing else was dropped for it).
+        """
         ...
 
     def get(self, key: Key) -> Entry | None:

@@ -31,7 +31,7 @@ class MemoryStore:
         if size > self.budget:
             return False
         # A view would pin (and share) the whole window it was cut from.
-        kept = entry.clone() if isinstance(entry, KVBlock) else entry
+        kept = entry.clone() if isinstance(entry, KVBlock) and not entry.owned else entry
         with self._lock:
             self._remove(key)
             while self._nbytes + size > self.budget:
