@@ -21,6 +21,8 @@ class _Front:
     """Predicted, of all of it."""
     untouched: bool = True
     """This plan wrote none of it."""
+    clean: bool = False
+    """Some of it is a clean view."""
 
     def then(self, p: Placement, op: Placing, applied: Applying | None) -> "_Front":
         return _Front(
@@ -28,6 +30,7 @@ class _Front:
             tokens=self.tokens + p.chunk.length,
             kl=self.kl + op.kl + (applied.kl if applied else 0.0),
             untouched=self.untouched and isinstance(op, Keep) and applied is None,
+            clean=self.clean or p.clean,
         )
 
 
@@ -103,7 +106,7 @@ def _written(w: Wanted, op: Placing, seen: Context, front: _Front, revision: int
         row=op.row,
         antecedents=seen.chunks,
         antecedent_tokens=seen.tokens,
-        exact=not isinstance(op, PlaceCanonical),
+        exact=not isinstance(op, PlaceCanonical) and not (computed and front.clean),
         verbatim=computed,
         roundings=0 if computed else 1,
         revision=revision,

@@ -38,7 +38,8 @@ class Placement(BaseModel):
     antecedent_tokens: int = Field(ge=0)
     """Their tokens, kept because an antecedent that left takes its length with it."""
     exact: bool
-    """The tensor is what a forward behind `antecedents`, as they stood then, gives, to rounding."""
+    """The tensor is what a forward behind `antecedents`, as they stood then (none a clean view), gives,
+    to rounding."""
     verbatim: bool = False
     """Computed where it stands, and nothing in front has changed since: bit for bit what a prefix cache holds
     where all in front is verbatim too."""
