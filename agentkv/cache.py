@@ -104,6 +104,11 @@ class WindowKV:
         self.sources = {}
         self._leave()
 
+    def __del__(self) -> None:
+        """A window that was dropped without being closed no longer keeps the others from writing in place."""
+        if "_holders" in self.__dict__:  # absent when the first allocation failed
+            self._holders.add(-1)
+
     def live(self) -> LiveCache:
         """transformers' view of these rows."""
         return LiveCache(self)

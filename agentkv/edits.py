@@ -124,7 +124,7 @@ class Edits:
             rules.fits(self.content.tokens - handle.tokens + len(ids), self.max_tokens)
             parts = replaced(self, old, ids)
             new = Handle(self.engine.numbers(1), handle.kind, len(ids), _words(text))
-            content = self.content.with_entry(Entry(new, parts, old.pinned), self._index(handle))
+            content = self.content.with_entry(Entry(new, parts, old.pinned, old.clean), self._index(handle))
             # The new text has the old one's placements; a recall of the old one asks for others.
             chunks = [chunk for _, chunk in rules.live(self.content, handle).parts]
             first = self.engine.numbers(len(chunks))

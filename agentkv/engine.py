@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -69,7 +70,7 @@ class Engine:
         self.executor = Executor(self.backend, self.store, self.chunks.ids)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
-        self._windows: list[Window] = []
+        self._windows: WeakSet[Window] = WeakSet()  # a fork that nobody holds is gone
         self._closed = False
 
     @classmethod
@@ -164,13 +165,13 @@ class Engine:
     def adopt(self, window: Window) -> Window:
         """Keep track of a window, so that `close` closes it."""
         with self._lock:
-            self._windows.append(window)
+            self._windows.add(window)
         return window
 
     def forget(self, window: Window) -> None:
         """The window was closed."""
         with self._lock:
-            self._windows = [w for w in self._windows if w is not window]
+            self._windows.discard(window)
 
     def _lead(self) -> Ids:
         """What must open every window of a model without a chat template (BOS); empty otherwise."""

@@ -131,8 +131,9 @@ class Executor:
         for op in ops:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
-                self.store.put(Key("conditioned", op.chunk, op.context), block)
-                self.store.drop(Key("patch", op.chunk, op.context))  # if there is one, it is of worse hearsay
+                if self.store.put(Key("conditioned", op.chunk, op.context), block):
+                    # If there is a patch, it is of worse hearsay.
+                    self.store.drop(Key("patch", op.chunk, op.context))
             elif isinstance(op, FormPatch):
                 whole = Key("conditioned", op.chunk, op.context)
                 tokens = len(self.ids_of(op.chunk))  # idle work on an evicted chunk cannot tell its length

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -34,12 +35,22 @@ def own_attention(model: Any) -> Iterator[None]:
         config._attn_implementation = before
 
 
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+"""One per model, not per engine: what is switched during a forward belongs to the model."""
+_LOCKS_LOCK = threading.Lock()
+
+
+def _lock_of(model: Any) -> threading.RLock:
+    with _LOCKS_LOCK:
+        return _LOCKS.setdefault(model, threading.RLock())
+
+
 class Runner:
     """Forwards of one model, one at a time (``lock``): several windows and threads share it."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.lock = threading.RLock()
+        self.lock = _lock_of(model)
         self._linears = routable_linears(model)
         self.forwards = 0
         self.tokens = 0

@@ -121,7 +121,6 @@ class Window(Edits):
             since, held, attempts = time.perf_counter(), self.engine.residency(), attempts + 1
             plan = self._plan(held, headroom)
             check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
-            self._remember(plan)
             planning = (time.perf_counter() - since) * 1e3
             try:
                 outcome = self.engine.executor.execute(plan, self.kv, keep)
@@ -129,6 +128,7 @@ class Window(Edits):
                 if attempts == REPLANS:
                     raise
                 continue
+            self._remember(plan)  # not before: what was stored until then is of the hearsay it had
             outcome.ms["plan"] = planning
             return plan, outcome, after(self.graph, plan, wanted, held)
 

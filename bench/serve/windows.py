@@ -45,7 +45,7 @@ def build(engine: Engine, size: int, pieces: int = 5) -> Case:
 
     ``spare`` is one more document of that length, appended and evicted again, so that the store knows it.
     """
-    window = engine.window(policy="fast", max_tokens=engine.layout.max_positions)
+    window = engine.window(policy="exact", max_tokens=engine.layout.max_positions)
     system = window.append(SYSTEM, kind="system", pin=True)
     each = (size - system.tokens) // pieces
     stream = readable(distributions())

@@ -180,7 +180,9 @@ def removal(site: Site) -> Candidate | None:
     kl = site.stale * site.costs.kl.removal + site.heard + site.hearsay(key)
     reason = f"a removal patch is stored for {_count(site.change.lost)} that left"
     moved = standing.steps[0].model_copy(update={"kl": 0.0})
-    applied = site.step(ApplyRemoval, "apply_removal", reason, kl, before=before, after=site.context)
+    left = site.stale * site.costs.kl.removal / site.weight
+    fields = {"before": before, "after": site.context, "leaves": left}
+    applied = site.step(ApplyRemoval, "apply_removal", reason, kl, **fields)
     return Candidate((moved, applied))
 
 
@@ -200,7 +202,10 @@ def patch(site: Site) -> Candidate | None:
         return None
     context, kl, why = found
     kl += site.weight * site.costs.kl.patch
-    applied = site.step(ApplyPatch, "apply_patch", f"a patch is stored {why}", kl, context=context)
+    left = site.costs.kl.patch
+    applied = site.step(
+        ApplyPatch, "apply_patch", f"a patch is stored {why}", kl, context=context, leaves=left
+    )
     return Candidate((_placed(site, "base of the patch"), applied))
 
 
@@ -213,7 +218,8 @@ def orbit(site: Site) -> Candidate | None:
         return None
     kl = site.weight * site.costs.kl.orbit + site.hearsay(key)
     reason = f"a patch is stored for the {_count(site.front)} in front, in any order"
-    applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key)
+    left = site.costs.kl.orbit
+    applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key, leaves=left)
     return Candidate((_placed(site, "base of the orbit patch"), applied))
 
 

@@ -74,6 +74,7 @@ def _stood(
     }
     if isinstance(applied, ApplyRemoval):
         written |= {"antecedents": front.ids, "antecedent_tokens": front.tokens, "exact": False}
+        written["hearsay"] = live.hearsay + applied.leaves
     return live.model_copy(update=written)
 
 
@@ -87,7 +88,8 @@ def _context(op: Placing, applied: Applying | None, front: _Front, residency: Re
 
 
 def _hearsay(w: Wanted, op: Placing, applied: Applying | None, front: _Front, residency: Residency) -> float:
-    """Computed KV inherits what is off in front of it; stored KV what was off when it was stored."""
+    """Computed KV inherits what is off in front of it; stored KV what was off when it was stored, and what a
+    patch leaves."""
     if isinstance(op, Prefill):
         return front.kl
     key = (
@@ -95,7 +97,8 @@ def _hearsay(w: Wanted, op: Placing, applied: Applying | None, front: _Front, re
         if isinstance(op, Load)
         else getattr(applied, "context", getattr(applied, "antecedent_set", ""))
     )
-    return residency.of(w.chunk.id).hearsay.get(key, 0.0)
+    left = applied.leaves if applied else 0.0
+    return residency.of(w.chunk.id).hearsay.get(key, 0.0) + left
 
 
 def _written(w: Wanted, op: Placing, seen: Context, front: _Front, revision: int) -> Placement:

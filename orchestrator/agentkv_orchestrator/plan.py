@@ -37,6 +37,11 @@ class _LiveOp(BaseOp):
     uid: int
 
 
+class _Corrects(_LiveOp):
+    leaves: float = Field(default=0.0, ge=0)
+    """KL that stays behind in a window that is corrected like this throughout: hearsay of the chunk then."""
+
+
 class _StoreOp(BaseOp):
     uid: int | None = None
     """The placement that asked for it; None for idle work on the store."""
@@ -72,21 +77,21 @@ class PlaceCanonical(_LiveOp):
     row: int
 
 
-class ApplyPatch(_LiveOp):
+class ApplyPatch(_Corrects):
     """Add the stored patch for exactly the antecedents of `context` to the canonical just placed."""
 
     op: Literal["apply_patch"] = "apply_patch"
     context: str
 
 
-class ApplyOrbit(_LiveOp):
+class ApplyOrbit(_Corrects):
     """Add the stored patch for this set of antecedents, in whatever order, to the canonical just placed."""
 
     op: Literal["apply_orbit"] = "apply_orbit"
     antecedent_set: str
 
 
-class ApplyRemoval(_LiveOp):
+class ApplyRemoval(_Corrects):
     """Add the stored patch that takes conditioned KV from context `before` to context `after`."""
 
     op: Literal["apply_removal"] = "apply_removal"

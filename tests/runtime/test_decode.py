@@ -283,7 +283,7 @@ def test_an_answer_is_a_message_like_any_other() -> None:
 
 def test_an_answer_survives_a_slide() -> None:
     with engine() as built:
-        window = built.window("balanced")
+        window = built.window("fast")
         window.append(words(40))
         window.generate(words(5, 1), max_new_tokens=6, stop=False)
         answer = window.last_answer
