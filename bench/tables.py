@@ -56,6 +56,27 @@ def edits() -> str:
     return markdown(["edit, then a 24-token question", *(f"{s} tokens" for s in sizes)], [*cells, slow])
 
 
+def edits_detail() -> str:
+    """What each edit costs besides time: KL at the first token, and the edit's own share of that time."""
+    rows: Rows = load("edits")
+    header = ["edit", "window", "KL at the first token", "edit alone", "share of the time", "tokens"]
+    kinds = ("reused", "rotated", "patched", "recomputed")
+    return markdown(
+        header,
+        [
+            [
+                r["op"].replace("_", " "),
+                r["window"],
+                f"{r['kl']:.2g}",
+                f"{r['edit_ms']:.1f} ms",
+                f"{r['edit_share_of_ttft']:.0%}",
+                ", ".join(f"{r['tokens'][kind]} {kind}" for kind in kinds if r["tokens"][kind]),
+            ]
+            for r in rows
+        ],
+    )
+
+
 def hardware() -> str:
     """Where the figures were measured."""
     row = load("edits")[0]
@@ -148,6 +169,7 @@ def binding_short() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "edits": edits,
+    "edits_detail": edits_detail,
     "hardware": hardware,
     "forward": forward,
     "kernels": kernels,
