@@ -136,9 +136,8 @@ class Executor:
                     self.store.drop(Key("patch", op.chunk, op.context))
             elif isinstance(op, FormPatch):
                 whole = Key("conditioned", op.chunk, op.context)
-                tokens = len(self.ids_of(op.chunk))  # idle work on an evicted chunk cannot tell its length
-                canonical = self._block(Key("canonical", op.chunk), tokens)
-                patch = self.backend.form(self._block(whole, tokens), canonical)
+                canonical = self._block(Key("canonical", op.chunk), op.tokens)
+                patch = self.backend.form(self._block(whole, op.tokens), canonical)
                 if self.store.put(Key("patch", op.chunk, op.context), patch):
                     self.store.drop(whole)  # the patch stands for it now, in fewer bytes
 

@@ -134,11 +134,11 @@ class Window(Edits):
 
     def _remember(self, plan: Plan) -> None:
         """What stashed KV was conditioned on, so that a later plan can tell how far off it is."""
-        for op in plan.ops:
-            p = self.graph.get(op.uid) if isinstance(op, Stash) else None
-            if isinstance(op, Stash) and p is not None:
-                context = Context(chunks=p.antecedents, tokens=p.antecedent_tokens)
-                self.engine.remember({op.context: context}, {(op.chunk, op.context): p.hearsay})
+        stashed = [(op, self.graph.get(op.uid)) for op in plan.ops if isinstance(op, Stash)]
+        self.engine.remember(
+            {op.context: Context(chunks=p.antecedents, tokens=p.antecedent_tokens) for op, p in stashed if p},
+            {(op.chunk, op.context): p.hearsay for op, p in stashed if p},
+        )
 
     def error_in_front(self, row: int) -> float:
         """Predicted KL of the rows in front of ``row``, as the last commit left them: hearsay for what is

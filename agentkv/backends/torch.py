@@ -43,9 +43,10 @@ class TorchBackend:
 
     def place(self, kv: WindowKV, row: int, block: KVBlock, patch: Patch | None = None) -> None:
         delta = torch.arange(row, row + block.tokens, device=self.device) - block.positions  # [T]
-        turning = self.layout.ropes(delta, torch.float64 if self.dtype == torch.float64 else torch.float32)
-        ropes = turning if bool(delta.any()) else tuple(None for _ in turning)
-        factors = turned(patch, self.layout, row) if patch else tuple(None for _ in block.slots)
+        plain = tuple(None for _ in block.slots)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        ropes = self.layout.ropes(delta, wide) if bool(delta.any()) else plain
+        factors = turned(patch, self.layout, row) if patch else plain
         self._place(kv.slots, row, block.slots, ropes, factors)
 
     def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:

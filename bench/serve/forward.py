@@ -11,6 +11,7 @@ import torch
 
 from agentkv import Engine
 from agentkv.audit import divergence
+from agentkv.cache import Run
 from bench.hardware import hardware
 from bench.serve.windows import Case, build, stock_cache
 from bench.timing import alternate, ratio
@@ -83,7 +84,7 @@ def decode(engine: Engine, case: Case, size: int, rounds: int, threads: int) -> 
         for step in range(count):
             said.append(int(logits.argmax()))
             if step + 1 < count:
-                run = _run(kv.end + step, said[-1])
+                run = Run(kv.end + step, torch.tensor([said[-1]]))
                 logits = engine.runner.run([run], live, keep=1)
         return said
 
@@ -103,12 +104,6 @@ def decode(engine: Engine, case: Case, size: int, rounds: int, threads: int) -> 
         "tokens_per_s": round(DECODED * 1e3 / row["ms"], 2),
         "other_tokens_per_s": round(DECODED * 1e3 / row["other_ms"], 2),
     }
-
-
-def _run(row: int, token: int) -> Any:
-    from agentkv.cache import Run
-
-    return Run(row, torch.tensor([token]))
 
 
 def fresh_patch(engine: Engine, case: Case, size: int, rounds: int, threads: int) -> dict[str, Any]:
