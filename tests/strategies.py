@@ -38,9 +38,9 @@ COSTS = CostTable(
 )
 
 
-def chunk(name: str, length: int) -> Chunk:
-    """A chunk whose id is its name, so that golden plans read well."""
-    return Chunk(id=name, kind="doc", length=length)
+def chunk(name: str, length: int, span: int | None = None) -> Chunk:
+    """A chunk whose id is its name, so that golden plans read well; with a span it is an image."""
+    return Chunk(id=name, kind="doc" if span is None else "image", length=length, span=span or length)
 
 
 def token_ids(seed: int, size: int, vocabulary: int = 50_000) -> Ids:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from .chunks import context_key, set_key
 from .cost import CostTable, Timed
 from .diff import Change, Wanted
+from .layout import Place
 from .plan import (
     Applying,
     ApplyOrbit,
@@ -59,7 +60,7 @@ class Site:
     change: Change
     placement: Placement | None
     resident: Resident
-    row: int
+    place: Place
     rows_in_front: int
     front: tuple[str, ...]
     window_tokens: int
@@ -72,6 +73,17 @@ class Site:
     @cached_property
     def context(self) -> str:
         return context_key(self.front)
+
+    @property
+    def at(self) -> dict[str, int]:
+        """Where the chunk will stand, as fields of an op."""
+        return self.place._asdict()
+
+    @property
+    def stands(self) -> bool:
+        """The live KV is where it has to be, in rows and in positions."""
+        live = self.placement
+        return live is not None and self.place == (live.row, live.position)
 
     def closest(self, keys: frozenset[str]) -> tuple[str, float, str] | None:
         """The key of the closest context that something is held for, the KL of the difference, and words.
@@ -152,17 +164,18 @@ Rule = Callable[[Site], Candidate | None]
 
 def keep(site: Site) -> Candidate | None:
     """Stand still."""
-    if not site.may_stand or site.placement is None or site.placement.row != site.row:
+    if not site.may_stand or not site.stands:
         return None
-    return Candidate((site.step(Keep, None, _standing(site), site.stale + site.heard, row=site.row),))
+    return Candidate((site.step(Keep, None, _standing(site), site.stale + site.heard, **site.at),))
 
 
 def rotate(site: Site) -> Candidate | None:
     """Move along with the window."""
-    if not site.may_stand or site.placement is None or site.placement.row == site.row:
+    if not site.may_stand or site.placement is None or site.stands:
         return None
-    rows = {"row": site.row, "from_row": site.placement.row}
-    return Candidate((site.step(Rotate, "rotate", _standing(site), site.stale + site.heard, **rows),))
+    origin = {"from_row": site.placement.row, "from_position": site.placement.position}
+    kl = site.stale + site.heard
+    return Candidate((site.step(Rotate, "rotate", _standing(site), kl, **site.at, **origin),))
 
 
 def removal(site: Site) -> Candidate | None:
@@ -192,7 +205,7 @@ def load(site: Site) -> Candidate | None:
     if found is None:
         return None
     context, kl, why = found
-    return Candidate((site.step(Load, "load", f"KV is stored {why}", kl, row=site.row, context=context),))
+    return Candidate((site.step(Load, "load", f"KV is stored {why}", kl, **site.at, context=context),))
 
 
 def patch(site: Site) -> Candidate | None:
@@ -235,7 +248,7 @@ def canonical(site: Site) -> Candidate | None:
 def prefill(site: Site) -> Candidate:
     """Compute the chunk where it stands. Always possible."""
     reason = f"computed behind {_count(site.front)}" if site.front else "computed at the front"
-    return Candidate((site.step(Prefill, "prefill", reason, row=site.row),))
+    return Candidate((site.step(Prefill, "prefill", reason, **site.at),))
 
 
 def clean_view(site: Site) -> Candidate:
@@ -261,7 +274,7 @@ def candidates(site: Site) -> list[Candidate]:
 
 
 def _placed(site: Site, reason: str, kl: float = 0.0) -> PlaceCanonical:
-    return site.step(PlaceCanonical, "place_canonical", reason, kl, row=site.row)
+    return site.step(PlaceCanonical, "place_canonical", reason, kl, **site.at)
 
 
 def _standing(site: Site) -> str:

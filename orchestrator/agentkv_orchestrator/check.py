@@ -102,25 +102,31 @@ def right_chunks(case: Case) -> Problems:
 
 
 def rows_contiguous(case: Case) -> Problems:
-    """Wanted chunks stand one behind the other from the start of the frame."""
-    row = case.plan.frame.start
+    """Wanted chunks stand one behind the other from the start of the frame, in rows and in positions."""
+    row, position = case.plan.frame.start, case.plan.frame.position
     for w in case.wanted:
         op = case.placing.get(w.uid)
         if op is not None and op.row != row:
             yield f"row {op.row} for uid {w.uid}", f"row {row}"
-        row += w.chunk.length
+        if op is not None and op.position != position:
+            yield f"position {op.position} for uid {w.uid}", f"position {position}"
+        row, position = row + w.chunk.length, position + w.chunk.span
 
 
 def rows_exist(case: Case) -> Problems:
-    """The window ends inside the buffer, and the buffer is no larger than it may be."""
+    """The window ends inside the buffer, the buffer is no larger than it may be, and the model knows the
+    positions."""
     frame = case.plan.frame
     stop = frame.start + sum(w.chunk.length for w in case.wanted)
     if not stop <= frame.capacity <= case.max_rows:
         yield f"rows to {stop} in a buffer of {frame.capacity}", f"no more than {case.max_rows}"
+    last = frame.position + sum(w.chunk.span for w in case.wanted)
+    if last > case.max_rows:
+        yield f"positions to {last}", f"no more than {case.max_rows}"
 
 
 def sources_live(case: Case) -> Problems:
-    """Ops that read or give up rows name rows that are live, and a rotation goes somewhere else."""
+    """Ops that read or give up rows name rows that are live; what is kept stays, a rotation goes elsewhere."""
     for op in case.plan.ops:
         if not isinstance(op, Keep | Rotate | Stash | Evict):
             continue
@@ -128,7 +134,10 @@ def sources_live(case: Case) -> Problems:
         row = op.from_row if isinstance(op, Rotate) else op.row
         if live is None or live.row != row:
             yield f"{op.op} from row {row} for uid {op.uid}", f"row {live.row}" if live else "a live uid"
-        if isinstance(op, Rotate) and op.row == op.from_row:
+        position = op.from_position if isinstance(op, Rotate) else op.position if isinstance(op, Keep) else None
+        if live is not None and position is not None and live.position != position:
+            yield f"{op.op} from position {position} for uid {op.uid}", f"position {live.position}"
+        if isinstance(op, Rotate) and (op.row, op.position) == (op.from_row, op.from_position):
             yield f"a rotation of uid {op.uid} by nothing", "keep"
 
 

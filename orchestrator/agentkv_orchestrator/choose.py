@@ -41,7 +41,7 @@ def _exact(sites: Sequence[Site]) -> list[Candidate]:
 def _untouched(site: Site) -> bool:
     """What is wanted stands there already, and behind a prefix of such so does what a prefix cache holds."""
     p = site.placement
-    if p is None or p.row != site.row or site.change.kind != "kept" or p.clean != site.wanted.clean:
+    if p is None or not site.stands or site.change.kind != "kept" or p.clean != site.wanted.clean:
         return False
     return p.clean or p.verbatim
 

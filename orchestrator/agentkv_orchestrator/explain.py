@@ -89,7 +89,9 @@ def _label(op: Op, names: Names) -> str:
 
 def _rows(op: Op) -> str:
     if isinstance(op, Rotate):
-        return f"rows {op.from_row}→{op.row}+{op.tokens}"
+        there = f"rows {op.from_row}→{op.row}+{op.tokens}"
+        delta = op.position - op.from_position
+        return there if delta == op.row - op.from_row else f"{there} δ {delta:+d}"
     row = getattr(op, "row", None)
     return f"{op.tokens} tokens" if row is None else f"rows {row}+{op.tokens}"
 

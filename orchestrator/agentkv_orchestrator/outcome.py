@@ -68,6 +68,7 @@ def _stood(
         return live.model_copy(update={"verbatim": live.verbatim and same})
     written: dict[str, object] = {
         "row": op.row,
+        "position": op.position,
         "roundings": live.roundings + 1,
         "verbatim": False,
         "revision": revision,
@@ -107,6 +108,7 @@ def _written(w: Wanted, op: Placing, seen: Context, front: _Front, revision: int
         uid=w.uid,
         chunk=w.chunk,
         row=op.row,
+        position=op.position,
         antecedents=seen.chunks,
         antecedent_tokens=seen.tokens,
         exact=not isinstance(op, PlaceCanonical) and not (computed and front.clean),

@@ -1,11 +1,11 @@
 """A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .policy import PolicyName
-from .window import Frame
+from .window import Frame, same_unless_said
 
 
 class _Frozen(BaseModel):
@@ -37,6 +37,18 @@ class _LiveOp(BaseOp):
     uid: int
 
 
+class _PlacingOp(_LiveOp):
+    row: int
+    """First row of the chunk once the plan has run."""
+    position: int
+    """Position id of its first token then; the same number unless images stand in front."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_stands_at_its_row(cls, data: Any) -> Any:
+        return same_unless_said(data, "position", "row")
+
+
 class _Corrects(_LiveOp):
     leaves: float = Field(default=0.0, ge=0)
     """KL that stays behind in a window that is corrected like this throughout: hearsay of the chunk then."""
@@ -47,34 +59,37 @@ class _StoreOp(BaseOp):
     """The placement that asked for it; None for idle work on the store."""
 
 
-class Keep(_LiveOp):
+class Keep(_PlacingOp):
     """Leave the rows as they are."""
 
     op: Literal["keep"] = "keep"
-    row: int
 
 
-class Rotate(_LiveOp):
-    """Move rows and rotate their RoPE band by row - from_row. Sources are read before any row is written."""
+class Rotate(_PlacingOp):
+    """Move rows and rotate their RoPE band by position - from_position. Sources are read before any row is
+    written."""
 
     op: Literal["rotate"] = "rotate"
-    row: int
     from_row: int
+    from_position: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_stood_at_its_row(cls, data: Any) -> Any:
+        return same_unless_said(data, "from_position", "from_row")
 
 
-class Load(_LiveOp):
-    """Bring stored KV that was conditioned on exactly the antecedents of `context`, rotated to `row`."""
+class Load(_PlacingOp):
+    """Bring stored KV that was conditioned on the antecedents of `context`, rotated to `position`."""
 
     op: Literal["load"] = "load"
-    row: int
     context: str
 
 
-class PlaceCanonical(_LiveOp):
-    """Bring the canonical, rotated to `row`."""
+class PlaceCanonical(_PlacingOp):
+    """Bring the canonical, rotated to `position`."""
 
     op: Literal["place_canonical"] = "place_canonical"
-    row: int
 
 
 class ApplyPatch(_Corrects):
@@ -99,11 +114,10 @@ class ApplyRemoval(_Corrects):
     after: str
 
 
-class Prefill(_LiveOp):
+class Prefill(_PlacingOp):
     """Compute the chunk behind whatever stands in front of `row` by then."""
 
     op: Literal["prefill"] = "prefill"
-    row: int
 
 
 class Stash(_LiveOp):

@@ -12,7 +12,6 @@ from .choose import choose, over, why_not
 from .chunks import context_key
 from .cost import CostTable
 from .diff import Change, Wanted, compare, diff
-from .errors import WindowError
 from .layout import Layout, lay_out
 from .outcome import after
 from .plan import (
@@ -91,8 +90,10 @@ def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs:
             ms = round(costs.time("form_patch", tokens), 4)
             reason = "exact KV is stored for this context and no patch"
             ops.append(FormPatch(chunk=chunk_id, tokens=tokens, context=context, reason=reason, ms=ms))
-    start = graph.placements[0].row if graph.placements else 0
-    return _write(ops, Frame(start=start, capacity=start + graph.tokens), policy, graph)
+    first = graph.placements[0] if graph.placements else None
+    start, position = (first.row, first.position) if first else (0, 0)
+    frame = Frame(start=start, capacity=start + graph.tokens, position=position)
+    return _write(ops, frame, policy, graph)
 
 
 def _sites(
@@ -103,17 +104,14 @@ def _sites(
     changes = diff(graph, wanted, residency)[: len(wanted)]  # drops follow, and have no site
     forward_runs = any(change.kind == "new" for change in changes)
     for i, (w, change) in enumerate(zip(wanted, changes, strict=True)):
-        if w.chunk.span != w.chunk.length:
-            got = f"chunk {w.chunk.id} of {w.chunk.length} tokens over {w.chunk.span} positions"
-            raise WindowError(got, "one position a token", "keep chunks with other spans out of the window")
-        row = layout.rows[w.uid]
+        place = layout.places[w.uid]
         yield Site(
             wanted=w,
             change=change,
             placement=graph.get(w.uid),
             resident=residency.of(w.chunk.id),
-            row=row,
-            rows_in_front=row - layout.frame.start,
+            place=place,
+            rows_in_front=place.row - layout.frame.start,
             front=tuple(front),
             window_tokens=window_tokens,
             costs=costs,

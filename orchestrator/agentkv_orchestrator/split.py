@@ -15,11 +15,15 @@ def split(graph: WindowGraph, uid: int, parts: Sequence[tuple[int, Chunk]]) -> W
     is placed twice (then nobody can say whose antecedent it was).
     """
     whole = graph.get(uid)
-    if whole is None or sum(chunk.length for _, chunk in parts) != whole.chunk.length:
+    sizes = [(chunk.length, chunk.span) for _, chunk in parts]
+    if whole is None or (sum(n for n, _ in sizes), sum(s for _, s in sizes)) != (
+        whole.chunk.length,
+        whole.chunk.span,
+    ):
         raise WindowError(
-            f"parts of {[chunk.length for _, chunk in parts]} tokens for uid {uid}",
-            f"parts of {whole.chunk.length} tokens" if whole else "a live uid",
-            "cut the live chunk's own tokens",
+            f"parts of (tokens, positions) {sizes} for uid {uid}",
+            f"parts of {whole.chunk.length} tokens over {whole.chunk.span}" if whole else "a live uid",
+            "cut the live chunk's own tokens; an image is not divided",
         )
     if sum(p.chunk.id == whole.chunk.id for p in graph.placements) > 1:
         raise WindowError(
@@ -42,9 +46,10 @@ def split(graph: WindowGraph, uid: int, parts: Sequence[tuple[int, Chunk]]) -> W
 def _divided(whole: Placement, parts: Sequence[tuple[int, Chunk]]) -> list[Placement]:
     """Every part was conditioned on the parts before it as well."""
     found: list[Placement] = []
-    seen, tokens, row = whole.antecedents, whole.antecedent_tokens, whole.row
+    seen, tokens, row, position = whole.antecedents, whole.antecedent_tokens, whole.row, whole.position
     for uid, chunk in parts:
-        update = {"uid": uid, "chunk": chunk, "row": row, "antecedents": seen, "antecedent_tokens": tokens}
-        found.append(whole.model_copy(update=update))
-        seen, tokens, row = (*seen, chunk.id), tokens + chunk.length, row + chunk.length
+        update = {"uid": uid, "chunk": chunk, "antecedents": seen, "antecedent_tokens": tokens}
+        found.append(whole.model_copy(update={**update, "row": row, "position": position}))
+        seen, tokens = (*seen, chunk.id), tokens + chunk.length
+        row, position = row + chunk.length, position + chunk.span
     return found

@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,16 +13,28 @@ from .chunks import Chunk
 from .errors import WindowError
 
 
+def same_unless_said(data: Any, position: str, row: str) -> Any:
+    """`data` with `position` filled in from `row`: text has one position id a row, an image has fewer."""
+    return {position: data[row], **data} if isinstance(data, dict) and row in data else data
+
+
 class Frame(BaseModel):
     """Where the live rows stand: contiguous from `start` in a buffer of `capacity` rows.
 
-    A row's number is its position id, so rows `start, start+1, …` carry positions `start, start+1, …`.
+    Row `start` carries position id `position`, by default the same number. A chunk takes `length` rows and
+    `span` position ids.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     start: int = Field(ge=0)
     capacity: int = Field(ge=0)
+    position: int = Field(ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_stands_at_its_row(cls, data: Any) -> Any:
+        return same_unless_said(data, "position", "start")
 
 
 class Placement(BaseModel):
@@ -32,7 +45,9 @@ class Placement(BaseModel):
     uid: int
     chunk: Chunk
     row: int = Field(ge=0)
-    """First row, which is the position id of the first token."""
+    """First row."""
+    position: int = Field(ge=0)
+    """Position id of the first token; the row's number unless images stand in front."""
     antecedents: tuple[str, ...]
     """Chunk ids the tensor was conditioned on, in order. Not necessarily those in front of it now."""
     antecedent_tokens: int = Field(ge=0)
@@ -53,6 +68,11 @@ class Placement(BaseModel):
     revision: int = Field(ge=0)
     """Window revision in which the tensor was last written."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _text_stands_at_its_row(cls, data: Any) -> Any:
+        return same_unless_said(data, "position", "row")
+
     @model_validator(mode="after")
     def _tokens_go_with_antecedents(self) -> "Placement":
         if bool(self.antecedents) != bool(self.antecedent_tokens):
@@ -67,11 +87,16 @@ class Placement(BaseModel):
     def stop(self) -> int:
         return self.row + self.chunk.length
 
+    @property
+    def position_stop(self) -> int:
+        """Position id of whatever follows."""
+        return self.position + self.chunk.span
+
 
 class WindowGraph(BaseModel):
     """The live window: an immutable value. One chunk may be placed more than once, under different uids.
 
-    Raises WindowError when uids repeat or rows are not contiguous.
+    Raises WindowError when uids repeat or rows or positions are not contiguous.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,6 +112,9 @@ class WindowGraph(BaseModel):
         for a, b in pairwise(self.placements):
             if b.row != a.stop:
                 raise WindowError(f"row {b.row} for uid {b.uid}", f"row {a.stop}", "close the gap")
+            if b.position != a.position_stop:
+                got, expected = f"position {b.position} for uid {b.uid}", f"position {a.position_stop}"
+                raise WindowError(got, expected, "close the gap")
         return self
 
     @cached_property

@@ -1,7 +1,6 @@
 """A window whose KV are integers: executes plans the slow, obvious way, row by row.
 
-A cell knows whose token it holds, the position its rope band stands at, what it was conditioned on and
-`bits`, a stand-in for the tensor itself: bits are equal only where a real machine would have equal bits.
+A cell knows whose token it holds, the position its chunk stands at, what it was conditioned on and `bits`, a stand-in for the tensor itself: bits are equal only where a real machine would have equal bits.
 """
 
 from __future__ import annotations
@@ -92,14 +91,16 @@ class Machine:
             case ops.Stash():
                 self.store.conditioned[op.chunk, op.context] = [before[op.row + i] for i in range(op.tokens)]
             case ops.Keep():
-                self._write(op.row, [before[op.row + i] for i in range(op.tokens)])
+                self._write(op, [before[op.row + i] for i in range(op.tokens)])
             case ops.Rotate():
-                self._write(op.row, [before[op.from_row + i] for i in range(op.tokens)])
+                moved = [before[op.from_row + i] for i in range(op.tokens)]
+                assert {cell.position for cell in moved} == {op.from_position}
+                self._write(op, moved)
             case ops.Load():
-                self._write(op.row, self.store.conditioned[op.chunk, op.context])
+                self._write(op, self.store.conditioned[op.chunk, op.context])
             case ops.PlaceCanonical():
                 assert op.chunk in self.store.canonical
-                self._write(op.row, canonical(op.chunk, op.tokens, op.row))
+                self._write(op, canonical(op.chunk, op.tokens, op.position))
             case ops.ApplyPatch():
                 self._amend(self.store.patches[op.chunk, op.context])
             case ops.ApplyOrbit():
@@ -111,7 +112,7 @@ class Machine:
             case ops.Prefill():
                 self.store.lengths[op.chunk] = op.tokens
                 front = [self.rows[row] for row in range(start, op.row)]
-                self._write(op.row, computed(op.chunk, op.tokens, op.row, front))
+                self._write(op, computed(op.chunk, op.tokens, op.position, front))
             case ops.FormCanonical():
                 self.store.canonical.add(op.chunk)
             case ops.FormPatch():
@@ -120,11 +121,12 @@ class Machine:
                     0
                 ].seen
 
-    def _write(self, row: int, cells: Sequence[Cell]) -> None:
-        self.written = range(row, row + len(cells))
+    def _write(self, op: ops.Placing, cells: Sequence[Cell]) -> None:
+        self.written = range(op.row, op.row + len(cells))
         for at, cell in zip(self.written, cells, strict=True):
             assert at not in self.rows, f"row {at} is written twice"
-            self.rows[at] = cell.turned(at)
+            assert not isinstance(op, ops.Keep) or cell.position == op.position
+            self.rows[at] = cell.turned(op.position)
 
     def _amend(self, seen: tuple[str, ...]) -> None:
         """Patch the rows that the op before has written."""
@@ -133,15 +135,15 @@ class Machine:
             self.rows[row] = replace(cell, seen=seen, bits=hash(("patched", cell.bits)))
 
 
-def computed(name: str, tokens: int, row: int, front: Sequence[Cell]) -> list[Cell]:
-    """What a forward at `row` behind these cells gives."""
+def computed(name: str, tokens: int, position: int, front: Sequence[Cell]) -> list[Cell]:
+    """What a forward at `position` behind these cells gives."""
     seen = tuple(cell.chunk for cell in front if cell.index == 0)
-    bits = hash((name, row, tuple(cell.bits for cell in front)))
-    return [Cell(name, i, row + i, seen, bits) for i in range(tokens)]
+    bits = hash((name, position, tuple(cell.bits for cell in front)))
+    return [Cell(name, i, position, seen, bits) for i in range(tokens)]
 
 
-def canonical(name: str, tokens: int, row: int) -> list[Cell]:
-    return [Cell(name, i, row + i, (), hash(("canonical", name, row))) for i in range(tokens)]
+def canonical(name: str, tokens: int, position: int) -> list[Cell]:
+    return [Cell(name, i, position, (), hash(("canonical", name, position))) for i in range(tokens)]
 
 
 class Session:
@@ -154,14 +156,16 @@ class Session:
         self.max_rows = max_rows
         self.wanted: list[Wanted] = []
         self.costs = COSTS
+        self.seen: dict[str, Chunk] = {}
         self._uid = 0
 
-    def place(self, name: str, length: int) -> Wanted:
+    def place(self, name: str, length: int, span: int | None = None) -> Wanted:
         """A wanted placement under a fresh uid, in no window yet."""
-        return self.place_chunk(chunk(name, length))
+        return self.place_chunk(chunk(name, length, span))
 
     def place_chunk(self, content: Chunk) -> Wanted:
         self._uid += 1
+        self.seen[content.id] = content
         return Wanted(uid=self._uid, chunk=content)
 
     def plan(
@@ -204,12 +208,15 @@ class Session:
         self.machine.store.removals.add((name, removal_key(context_key(before), context_key(left))))
 
     def _compare(self) -> None:
-        row = self.frame.start
+        row, position = self.frame.start, self.frame.position
         for w, p in zip(self.wanted, self.graph.placements, strict=True):
             assert (p.uid, p.chunk, p.row, p.clean) == (w.uid, w.chunk, row, w.clean)
+            assert p.position == position
             for i in range(w.chunk.length):
                 cell = self.machine.rows[row]
-                assert (cell.chunk, cell.index, cell.position) == (w.chunk.id, i, row)
+                assert (cell.chunk, cell.index, cell.position) == (w.chunk.id, i, position)
                 assert cell.seen == p.antecedents
                 row += 1
+            position += w.chunk.span
+        assert position <= self.max_rows
         assert row == self.frame.start + len(self.machine.rows) <= self.frame.capacity <= self.max_rows

@@ -8,7 +8,6 @@ import pytest
 from agentkv_orchestrator.candidates import Candidate
 from agentkv_orchestrator.choose import _hull, choose, over
 from agentkv_orchestrator.cost import Time
-from agentkv_orchestrator.errors import WindowError
 from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Rotate, Stash
 from agentkv_orchestrator.policy import Policy
 from hypothesis import given, settings
@@ -185,7 +184,27 @@ def test_idle_work_makes_a_patch_of_every_stored_block(session: Session) -> None
     assert session.settle().ops == ()
 
 
-def test_a_chunk_with_another_span_is_refused(session: Session) -> None:
-    image = chunk("image", 10).model_copy(update={"span": 4})
-    with pytest.raises(WindowError, match="10 tokens over 4 positions"):
-        session.plan([*session.wanted, session.place_chunk(image)])
+def test_an_image_takes_rows_and_positions_of_its_own(session: Session) -> None:
+    """10 rows over 4 positions: what follows stands at position 4 + …, and a hole closes both gaps."""
+    image, note = session.place("image", 10, span=4), session.place("note", 3)
+    lead = session.frame.start + session.graph.tokens
+    session.go([*session.wanted, image, note])
+    placed = session.graph.get(note.uid)
+    assert placed is not None
+    assert (placed.row, placed.position) == (lead + 10, lead + 4)
+    plan = session.go([w for w in session.wanted if w is not image], "fast")
+    moved = next(op for op in plan.ops if op.op == "rotate" and op.uid == note.uid)
+    assert (moved.row - moved.from_row, moved.position - moved.from_position) == (-10, -4)
+
+
+def test_an_image_of_another_shape_turns_what_stands_behind_it_in_place(session: Session) -> None:
+    """16 tokens as 2 x 8 or as 4 x 4: the rows behind stay, their positions do not."""
+    wide, note = session.place("wide", 16, span=8), session.place("note", 40)
+    session.go([wide, note])
+    plan = session.go([session.place("square", 16, span=4), note], "fast")
+    assert not [op for op in plan.ops if op.op == "rotate"]  # the window starts 4 positions later instead
+    session.go([session.place("lead", 60), wide, note], "fast")
+    plan = session.go([session.wanted[0], session.place("square", 16, span=4), note], "fast")
+    moved = next(op for op in plan.ops if op.op == "rotate")
+    assert moved.uid == note.uid
+    assert (moved.row, moved.position) == (moved.from_row, moved.from_position - 4)

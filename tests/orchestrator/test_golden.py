@@ -32,15 +32,20 @@ def scenario(make: Callable[[], Edit]) -> Callable[[], Edit]:
 
 
 def window(*parts: str, capacity: int = 1024, max_rows: int = 4096) -> Session:
-    """A window computed in one go, from "name:tokens"; 100 tokens where no number is given."""
+    """A window computed in one go, from "name:tokens" (100 where no number is given); an image is
+    "name:tokens/positions"."""
     session = Session(capacity, max_rows)
     session.go(placed(session, *parts))
     return session
 
 
 def placed(session: Session, *parts: str) -> list[Wanted]:
-    split = [part.partition(":") for part in parts]
-    return [session.place(name, int(size or 100)) for name, _, size in split]
+    found = []
+    for part in parts:
+        name, _, size = part.partition(":")
+        length, _, span = (size or "100").partition("/")
+        found.append(session.place(name, int(length), int(span) if span else None))
+    return found
 
 
 def without(session: Session, *names: str) -> list[Wanted]:
@@ -255,6 +260,21 @@ def back_to_row_0() -> Edit:
     session = window("system:10", "a", "b", "c", capacity=400)
     session.go(without(session, "a"), "fast")
     return session, [*session.wanted, *placed(session, "d")], "fast"
+
+
+@scenario
+def an_old_screenshot_leaves() -> Edit:
+    """256 rows and 16 positions less: what moves goes by rows in the buffer and by positions in RoPE."""
+    session = window("system", "shot1:256/16", "note", "shot2:256/16", "question")
+    return session, without(session, "shot1"), "balanced"
+
+
+@scenario
+def an_image_of_another_shape() -> Edit:
+    """64 tokens as 8 x 8 in place of 4 x 16: rows stay where they are, positions behind do not."""
+    session = window("system", "wide:64/16", "note:90")
+    system, _, note = session.wanted
+    return session, [system, *placed(session, "square:64/8"), note], "fast"
 
 
 @pytest.mark.parametrize("make", SCENARIOS, ids=lambda make: make.__name__)

@@ -19,7 +19,9 @@ def edited(session: Session, edit: str, which: int, where: int) -> list:
     """The window after an edit, with the numbers taken modulo what there is."""
     wanted = list(session.wanted)
     if edit == "append" or not wanted:
-        return [*wanted, session.place(f"c{session._uid}", 1 + which % 40)]
+        length = 1 + which % 40
+        span = 1 + where % length if where % 3 == 0 else None  # every third is an image
+        return [*wanted, session.place(f"c{session._uid}", length, span)]
     at = which % len(wanted)
     if edit == "again":
         wanted.insert(where % (len(wanted) + 1), session.place_chunk(wanted[at].chunk))
@@ -28,11 +30,10 @@ def edited(session: Session, edit: str, which: int, where: int) -> list:
     elif edit == "recall":
         stored = sorted(session.machine.store.residency().known())
         known = {c.chunk: c.index for c in session.machine.rows.values()}
-        sizes = {cells[0].chunk: len(cells) for cells in session.machine.store.conditioned.values()}
-        gone = [name for name in stored if name not in known and name in sizes]
+        gone = [name for name in stored if name not in known and name in session.seen]
         if gone:
-            name = gone[which % len(gone)]
-            wanted.insert(where % (len(wanted) + 1), session.place(name, sizes[name]))
+            back = session.place_chunk(session.seen[gone[which % len(gone)]])
+            wanted.insert(where % (len(wanted) + 1), back)
     elif edit == "move":
         wanted.insert(where % len(wanted), wanted.pop(at))
     elif edit == "clean":
@@ -81,11 +82,12 @@ def test_exact_gives_the_bits_of_a_prefix_cache(history: list, script: list) -> 
     fresh: list[Cell] = []
     for w in session.wanted:
         row = session.frame.start + len(fresh)
+        position = session.graph.get(w.uid).position
         found = [session.machine.rows[row + i] for i in range(w.chunk.length)]
         if w.clean:
             assert not found[0].seen
         else:
-            assert found == computed(w.chunk.id, w.chunk.length, row, fresh)
+            assert found == computed(w.chunk.id, w.chunk.length, position, fresh)
         fresh += found
 
 
@@ -175,7 +177,7 @@ def test_the_machine_notices_a_row_that_was_not_turned() -> None:
     here, there = computed("a", 1, 4, [])[0], computed("a", 1, 0, [])[0].turned(4)
     assert here.position == there.position
     assert len({here.bits, there.bits, canonical("a", 1, 4)[0].bits}) == 3
-    machine = Machine()
-    machine._write(0, [here])
+    machine, op = Machine(), Prefill(uid=1, chunk="a", tokens=1, reason="", row=0)
+    machine._write(op, [here])
     with pytest.raises(AssertionError, match="written twice"):
-        machine._write(0, [here])
+        machine._write(op, [here])

@@ -1,0 +1,30 @@
+"""What a chunk is besides its token ids: pixels read by a vision tower, and where its tokens stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+Modality = Literal["image", "video", "audio"]
+
+
+@dataclass(frozen=True, eq=False)
+class Media:
+    """An image or a frame, as the model's own processor and vision tower see it.
+
+    digest: of the pixels in full and of the processor's configuration; it enters the chunk's identity.
+    offsets: int64 ``[A, T]``, position ids of the chunk's T tokens relative to its first position, one row per
+    axis of the model's positions (1, or 3 for t, h, w). span: position ids the whole chunk takes.
+    placeholders: bool ``[T]``, the tokens that stand for features. features: what the vision tower gave.
+    both_ways: token ranges ``[a, b)`` that attend to each other in both directions.
+    """
+
+    modality: Modality
+    digest: bytes
+    offsets: Tensor
+    span: int
+    placeholders: Tensor
+    features: Any
+    both_ways: tuple[tuple[int, int], ...] = ()
