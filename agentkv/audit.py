@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from agentkv import rules
@@ -65,26 +64,35 @@ def divergence(reference: Tensor, other: Tensor) -> Tensor:
 
 def audit(window: Window, question: Handle | None, new_tokens: int, attribute: bool) -> Audit:
     """See `Window.audit`. Raises InvalidInput when nothing stands in front of the question."""
-    engine, start = window.engine, window.kv.start
+    engine, kv = window.engine, window.kv
     first, last, kind = _span(window, question)
-    head = marker_ids(
-        engine.tokenizer, engine.template.marks("assistant").head if kind != "assistant" else ""
-    )
-    ids = torch.tensor(np.concatenate([window.ids()[: last - start], head]), device=window.kv.device)
-    asked, end = ids[first - start :], len(ids)
+    runs = [*window.runs(upto=last)]
+    head = engine.template.marks("assistant").head if kind != "assistant" else ""
+    if len(ids := marker_ids(engine.tokenizer, head)):
+        position = next((p.position for p in window.graph.placements if p.row == last), None)
+        position = window.graph.placements[-1].position_stop if position is None else position
+        runs.append(Run(last - kv.start, ids, position - int(kv.positions[kv.start])))
+    asked = [_moved(run, kv) for run in runs if run.row >= first - kv.start]
+    end, keep = runs[-1].stop, sum(len(run.ids) for run in asked)
     since = time.perf_counter()
     exact = engine.backend.new_kv(end)
     exact.end = end
-    truth = engine.runner.run([Run(0, ids)], exact.live(), keep=len(asked))
+    truth = engine.runner.run(runs, exact.live(), keep=keep)
     reprefill_ms = (time.perf_counter() - since) * 1e3
     since = time.perf_counter()
-    seen = Overlay(window.kv, first)
-    found = engine.runner.run([Run(first, asked)], seen, keep=len(asked))
+    seen = Overlay(kv, first)
+    found = engine.runner.run(asked, seen, keep=keep)
     window_ms = (time.perf_counter() - since) * 1e3
     kl = divergence(truth, found)
-    agreement = _agreement(window, Overlay(exact, end), end, truth, seen, start + end, found, new_tokens)
+    behind = Run(end, [], int(runs[-1].positions().max()) + 1)
+    agreement = _agreement(window, Overlay(exact, end), behind, truth, seen, found, new_tokens)
     blame = _blame(window, exact, asked, first, truth, float(kl.mean())) if attribute else ()
     return Audit(float(kl.mean()), tuple(kl.tolist()), agreement, end, reprefill_ms, window_ms, blame)
+
+
+def _moved(run: Run, kv: WindowKV) -> Run:
+    """A run of `Window.runs`, which starts at 0, where the window has it."""
+    return replace(run, row=run.row + kv.start, position=(run.position or 0) + int(kv.positions[kv.start]))
 
 
 def _span(window: Window, question: Handle | None) -> tuple[int, int, str]:
@@ -103,23 +111,23 @@ def _span(window: Window, question: Handle | None) -> tuple[int, int, str]:
 
 
 def _agreement(
-    window: Window, exact: Overlay, at: int, truth: Tensor, seen: Overlay, row: int, found: Tensor, count: int
+    window: Window, exact: Overlay, behind: Run, truth: Tensor, seen: Overlay, found: Tensor, count: int
 ) -> float:
     """Share of ``count`` greedy tokens that both say before they first differ. Both caches end with the
-    question."""
-    run, device = window.engine.runner.run, window.kv.device
+    question; ``behind`` is where the first answer token goes in the re-prefill."""
+    run = window.engine.runner.run
     for said in range(count):
         token = int(truth[-1].argmax())
         if token != int(found[-1].argmax()):
             return said / count
-        step = torch.tensor([token], device=device)
-        truth = run([Run(at + said, step)], exact, keep=1)
-        found = run([Run(row + said, step)], seen, keep=1)
+        step = Run(behind.row + said, [token], (behind.position or 0) + said)
+        truth = run([step], exact, keep=1)
+        found = run([_moved(step, window.kv)], seen, keep=1)
     return 1.0
 
 
 def _blame(
-    window: Window, exact: WindowKV, asked: Tensor, first: int, truth: Tensor, total: float
+    window: Window, exact: WindowKV, asked: Sequence[Run], first: int, truth: Tensor, total: float
 ) -> tuple[Blame, ...]:
     """Put one message's exact KV into a copy of the window at a time, and see how much of the error it
     takes along."""
@@ -133,8 +141,8 @@ def _blame(
         if b > first:
             continue
         kept = backend.read(copy, a, b)
-        backend.place(copy, a, exact.view(a - start, b - start))
-        kl = float(divergence(truth, run([Run(first, asked)], Overlay(copy, first), keep=len(asked))).mean())
-        backend.place(copy, a, kept)
+        backend.place(copy, a, exact.view(a - start, b - start), position=int(kept.positions[0]))
+        kl = float(divergence(truth, run(asked, Overlay(copy, first), keep=len(truth))).mean())
+        backend.place(copy, a, kept, position=int(kept.positions[0]))
         found.append(Blame(entry.handle, b - a, total - kl))
     return tuple(sorted(found, key=lambda blame: -blame.kl_saved))

@@ -1,14 +1,16 @@
 """The live KV of one window: preallocated rows, edited in place, handed to transformers as its Cache.
 
-Row and position id are the same number: the token in row r has its keys rotated to position r. Rotary
-attention sees differences of positions only, so the live rows may start anywhere (`start`), and a slide
-moves whichever side is smaller instead of the whole window.
+Every row knows the position id its keys stand at; without images that is the row's number. Rotary attention
+sees differences of positions only, so the live rows may start anywhere (`start`), and a slide moves whichever
+side is smaller instead of the whole window.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from agentkv.errors import TooLong
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
+from agentkv.media import Media
 
 
 class Holders:
@@ -32,11 +35,15 @@ class Holders:
 
 
 class WindowKV:
-    """Rows of KV in every layer. Slots are ``[L, capacity, H, D]``; rows ``start:end`` are live."""
+    """Rows of KV in every layer. Slots are ``[L, capacity, H, D]``; rows ``start:end`` are live.
+
+    positions: int64 ``[capacity]`` on the CPU, the position id (first axis) of every row that was written.
+    """
 
     def __init__(self, layout: Layout, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
         self.layout, self.dtype, self.device = layout, dtype, device
         self.slots = self._allocate(capacity)
+        self.positions = torch.zeros(capacity, dtype=torch.int64)
         self.start = self.end = 0
         self.sources: dict[int, KVBlock] = {}
         """Half-precision caches: by uid, KV as it was before its first rotation, so that errors do not add
@@ -65,8 +72,7 @@ class WindowKV:
 
     def view(self, first: int, last: int) -> KVBlock:
         """Rows ``first:last`` as views, for reading at once; `KVBlock.clone` to keep."""
-        positions = torch.arange(first, last, device=self.device)
-        return KVBlock(tuple(s[:, first:last] for s in self.slots), positions)
+        return KVBlock(tuple(s[:, first:last] for s in self.slots), self.positions[first:last])
 
     def own(self) -> None:
         """Make the buffers this window's alone, by copying the live rows if a fork shares them."""
@@ -79,10 +85,12 @@ class WindowKV:
             self._move_to(capacity)
 
     def _move_to(self, capacity: int) -> None:
-        fresh = self._allocate(capacity)
+        fresh, live = self._allocate(capacity), slice(self.start, self.end)
         for new, old in zip(fresh, self.slots, strict=True):
-            new[:, self.start : self.end] = old[:, self.start : self.end]
-        self.slots = fresh
+            new[:, live] = old[:, live]
+        positions = torch.zeros(capacity, dtype=torch.int64)
+        positions[live] = self.positions[live]
+        self.slots, self.positions = fresh, positions
         self._leave()
 
     def _leave(self) -> None:
@@ -99,7 +107,7 @@ class WindowKV:
 
     def release(self) -> None:
         """Let the buffers go (a closed window)."""
-        self.slots = self._allocate(0)
+        self.slots, self.positions = self._allocate(0), self.positions[:0]
         self.start = self.end = 0
         self.sources = {}
         self._leave()
@@ -114,34 +122,65 @@ class WindowKV:
         return LiveCache(self)
 
 
-class Run(NamedTuple):
-    """Neighbouring tokens to run through the model: int64 ids ``[T]`` for rows ``row : row + T``."""
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Neighbouring tokens to run through the model: int64 ids ``[T]`` for rows ``row : row + T``.
+
+    ids: an array or a tensor. position: position id of the first token; None where rows are positions.
+    media: what the tokens stand for, when they are those of one image.
+    """
 
     row: int
-    ids: Tensor
+    ids: Any
+    position: int | None = None
+    media: Media | None = None
+
+    @property
+    def stop(self) -> int:
+        return self.row + len(self.ids)
+
+    def positions(self, axes: int = 1) -> Tensor:
+        """int64 ``[axes, T]``: where each token stands, on each axis of the model's positions."""
+        first = self.row if self.position is None else self.position
+        offsets = torch.arange(len(self.ids))[None] if self.media is None else self.media.offsets
+        return (offsets + first).expand(axes, -1)
 
 
 class LiveCache(Cache):
     """Writes new tokens into the rows of a window and shows them with everything in front.
 
-    runs: where the tokens of the next forward go; `Runner.run` sets it.
+    runs: where the tokens of the next forward go; `Runner.run` sets it through `expect`.
     """
 
     def __init__(self, kv: WindowKV) -> None:
         self.kv, self.runs = kv, tuple[Run, ...]()
         super().__init__(layers=[_LiveLayer(self, layer) for layer in range(kv.layout.layers)])
 
-    def ends(self) -> list[tuple[int, int]]:
-        """(tokens, end) of every run, counted from the first live row. Raises TooLong for rows that do not
-        exist."""
-        last = max(run.row + len(run.ids) for run in self.runs)
+    def expect(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
+        """Take in what the next forward runs; returns (tokens, end) of every stretch without a gap, counted
+        from the first live row. Raises TooLong for rows that do not exist."""
+        self.runs = tuple(runs)
+        last = max(run.stop for run in runs)
         if last > self.kv.capacity:
             raise TooLong(
                 got=f"tokens for row {last - 1}",
                 expected=f"rows up to {self.kv.capacity - 1}",
                 do="grow the buffer",
             )
-        return [(len(run.ids), run.row + len(run.ids) - self.kv.start) for run in self.runs]
+        for run in runs:
+            self.kv.positions[run.row : run.stop] = run.positions()[0]
+        return _ends(runs, self.kv.start)
+
+
+def _ends(runs: Sequence[Run], start: int) -> list[tuple[int, int]]:
+    """(tokens, end) of every stretch of runs without a gap; ends are counted from row ``start``."""
+    found: list[tuple[int, int]] = []
+    for run in runs:
+        tokens, end = len(run.ids), run.stop - start
+        if found and found[-1][1] == end - tokens:
+            tokens += found.pop()[0]
+        found.append((tokens, end))
+    return found
 
 
 class _LiveLayer(CacheLayerMixin):
@@ -167,10 +206,9 @@ class _LiveLayer(CacheLayerMixin):
         for slot, new in zip(kv.slots, (key_states, value_states), strict=True):
             rows, fresh, done = slot[self.layer], new[0].transpose(0, 1), 0  # [capacity, H, D], [ΣT, H, D]
             for run in runs:
-                rows[run.row : run.row + len(run.ids)] = fresh[done : done + len(run.ids)]
+                rows[run.row : run.stop] = fresh[done : done + len(run.ids)]
                 done += len(run.ids)
-            last = runs[-1].row + len(runs[-1].ids)
-            views.append(rows[kv.start : last].transpose(0, 1).unsqueeze(0))
+            views.append(rows[kv.start : runs[-1].stop].transpose(0, 1).unsqueeze(0))
         return views[0], views[1]
 
     def get_seq_length(self) -> int:
@@ -188,13 +226,12 @@ class Overlay(Cache):
     nothing back."""
 
     def __init__(self, kv: WindowKV, row: int) -> None:
-        self.runs = tuple[Run, ...]()
         super().__init__(layers=[_OverlayLayer(kv, layer, row) for layer in range(kv.layout.layers)])
 
-    def ends(self) -> list[tuple[int, int]]:
-        """As `LiveCache.ends`; one run, which follows what is there."""
-        (run,) = self.runs
-        return [(len(run.ids), self.layers[0].get_seq_length() + len(run.ids))]
+    def expect(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
+        """As `LiveCache.expect`; the runs are neighbours, and follow what is there."""
+        tokens = sum(len(run.ids) for run in runs)
+        return [(tokens, self.layers[0].get_seq_length() + tokens)]
 
 
 class _OverlayLayer(DynamicLayer):

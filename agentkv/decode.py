@@ -94,6 +94,9 @@ class _Decoding:
             self.logits = self._open(prompt)
             window.streaming = True
         self.first = window.kv.end - len(self.head)
+        self.skew = (
+            window.graph.placements[-1].position_stop - window.kv.end
+        )  # positions minus rows from here on
         self.cache = window.kv.live()
 
     def _open(self, prompt: str | None) -> Tensor:
@@ -124,11 +127,14 @@ class _Decoding:
             return logits
         # Everything was reused: only the last token's logits are missing. Its KV keeps the bits it had.
         backend, kv = self.engine.backend, window.kv
-        kept = backend.read(kv, kv.end - 1, kv.end)
+        ids, media = self.engine.tokens(last.chunk.id)
+        row = last.row if media else last.stop - 1  # an image runs as a whole
+        again = Run(row, ids[row - last.row :], last.position + row - last.row, media)
+        kept = backend.read(kv, row, last.stop)
         try:
-            return backend.prefill(kv, [(kv.end - 1, window.ids()[-1:])], keep=1)
+            return backend.prefill(kv, [again], keep=1)
         finally:
-            backend.place(kv, kv.end - 1, kept)
+            backend.place(kv, row, kept, position=int(kept.positions[0]))
 
     def pieces(self) -> Iterator[str]:
         choose = self.sampling.chooser(self.logits.device)
@@ -154,8 +160,7 @@ class _Decoding:
     def _feed(self, tokens: list[int]) -> Tensor:
         self.window.require_open()
         row = self.first + len(self.head) + self.fed
-        ids = torch.tensor(tokens, device=self.window.kv.device)
-        logits = self.engine.runner.run([Run(row, ids)], self.cache, keep=1)
+        logits = self.engine.runner.run([Run(row, tokens, row + self.skew)], self.cache, keep=1)
         self.fed += len(tokens)
         return logits
 
@@ -178,14 +183,14 @@ class _Decoding:
             raise
         finally:
             try:
-                _settle_answer(window, self.first, len(self.head), ids)
+                _settle_answer(window, self.first, self.first + self.skew, len(self.head), ids)
             finally:
                 window.streaming = False  # last: an edit let in any earlier would be lost
 
 
-def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
-    """Put the finished answer ``ids`` (from row ``first`` on) in the place of its head in graph and
-    content."""
+def _settle_answer(window: Window, first: int, position: int, head: int, ids: Ids) -> None:
+    """Put the finished answer ``ids`` (from row ``first`` on, at ``position``) in the place of its head in
+    graph and content."""
     graph, content, hearsay = window.graph, window.content, window.error_in_front(first)
     if head:  # the head was committed as a message of its own
         content = content.without({content.order[-1]})
@@ -196,14 +201,14 @@ def _settle_answer(window: Window, first: int, head: int, ids: Ids) -> None:
         text = window.engine.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         handle = Handle(window.engine.numbers(1), "assistant", len(ids), " ".join(text.split())[:48])
         content = content.with_entry(Entry(handle, parts), len(content.order))
-        graph = graph.revise([*graph.placements, *_placements(graph, parts, first, hearsay)])
+        graph = graph.revise([*graph.placements, *_placements(graph, parts, first, position, hearsay)])
         window.last_answer = handle
     window.graph, window.content, window.committed = graph, content, content
     window.usage = replace(window.usage, decoded=window.usage.decoded + max(0, len(ids) - head))
 
 
 def _placements(
-    graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int, hearsay: float
+    graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int, position: int, hearsay: float
 ) -> Iterator[Placement]:
     """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
     front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
@@ -214,6 +219,7 @@ def _placements(
             uid=uid,
             chunk=chunk,
             row=row,
+            position=position,
             antecedents=tuple(front),
             antecedent_tokens=tokens,
             exact=exact,
@@ -222,7 +228,7 @@ def _placements(
             revision=graph.revision + 1,
         )
         front.append(chunk.id)
-        tokens, row = tokens + chunk.length, row + chunk.length
+        tokens, row, position = tokens + chunk.length, row + chunk.length, position + chunk.length
 
 
 class _TextDecoder:

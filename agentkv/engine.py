@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -20,10 +20,11 @@ from agentkv.backends.base import Backend
 from agentkv.backends.torch import TorchBackend
 from agentkv.backends.triton import TritonBackend
 from agentkv.config import EngineConfig
-from agentkv.errors import ClosedError
+from agentkv.errors import ClosedError, NothingStored
 from agentkv.executor import Executor
 from agentkv.forward import Runner
 from agentkv.inputs import Ids, template_of
+from agentkv.media import Media, Tokens
 from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
 from agentkv.store.base import Store, residency
@@ -56,7 +57,7 @@ class Engine:
         self.lead = self._lead()
         self.store: Store = store if store is not None else MemoryStore(config.store_bytes)
         self.costs = costs if costs is not None else CostTable.shipped()
-        self.runner = Runner(loaded.model)
+        self.runner = Runner(loaded.model, self.layout.axes)
         self.vocabulary = loaded.model.get_input_embeddings().num_embeddings
         sink = self._sink()
         self.fingerprint = (
@@ -65,9 +66,12 @@ class Engine:
         self.recipe = self._recipe()
         self.backend = self._backend(sink)
         self.chunks = ChunkTable()
+        self._media: WeakValueDictionary[str, Media] = (
+            WeakValueDictionary()
+        )  # alive as long as a message has it
         self._contexts: dict[str, Context] = {}
         self._hearsay: dict[tuple[str, str], float] = {}
-        self.executor = Executor(self.backend, self.store, self.chunks.ids)
+        self.executor = Executor(self.backend, self.store, self.tokens)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
         self._windows: WeakSet[Window] = WeakSet()  # a fork that nobody holds is gone
@@ -137,10 +141,30 @@ class Engine:
             first, self._next = self._next, self._next + count
         return first
 
-    def register(self, ids: Ids, kind: str) -> Chunk:
+    def register(self, ids: Ids, kind: str, media: Media | None = None) -> Chunk:
         """The chunk of these ids under this engine's model; ids are compared when its digest is known
-        already."""
-        return self.chunks.register(ids, kind, self.fingerprint)
+        already.
+
+        media: what they stand for; it is held as long as the caller holds it.
+        """
+        if media is None:
+            return self.chunks.register(ids, kind, self.fingerprint)
+        chunk = self.chunks.register(ids, kind, self.fingerprint, media.digest, media.span)
+        with self._lock:
+            self._media[chunk.id] = media
+        return chunk
+
+    def tokens(self, chunk_id: str) -> Tokens:
+        """What a chunk stands for. Raises ChunkError for an unknown id, NothingStored for an image that no
+        message holds any more."""
+        ids, media = self.chunks.ids(chunk_id), self._media.get(chunk_id)
+        if media is None and self.chunks.modality(chunk_id):
+            raise NothingStored(
+                got=f"no features for the image {chunk_id[:8]}",
+                expected="an image that a message of some window holds",
+                do="append the image again",
+            )
+        return Tokens(ids, media)
 
     def residency(self) -> FrozenResidency:
         """A snapshot of what the store holds, for the planner."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from agentkv_orchestrator.plan import (
     ApplyOrbit,
@@ -31,10 +30,10 @@ from agentkv_orchestrator.residency import removal_key
 from torch import Tensor
 
 from agentkv.backends.base import Backend
-from agentkv.cache import WindowKV
+from agentkv.cache import Run, WindowKV
 from agentkv.errors import FingerprintMismatch, NothingStored
-from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
+from agentkv.media import Tokens
 from agentkv.patches import Patch
 from agentkv.store.base import Entry, Key, Store
 
@@ -59,6 +58,7 @@ class Write:
 
     uid: int
     row: int
+    position: int
     tokens: int
     live: int | None = None
     block: KVBlock | None = None
@@ -66,10 +66,10 @@ class Write:
 
 
 class Executor:
-    """Executes plans over one backend and one store. ``ids_of`` gives a chunk's token ids."""
+    """Executes plans over one backend and one store. ``tokens_of`` gives what a chunk's id stands for."""
 
-    def __init__(self, backend: Backend, store: Store, ids_of: Callable[[str], Ids]) -> None:
-        self.backend, self.store, self.ids_of = backend, store, ids_of
+    def __init__(self, backend: Backend, store: Store, tokens_of: Callable[[str], Tokens]) -> None:
+        self.backend, self.store, self.tokens_of = backend, store, tokens_of
 
     def execute(self, plan: Plan, kv: WindowKV, keep: int = 0) -> Outcome:
         """Leave ``kv`` as ``plan`` says. keep: of how many last tokens of the last prefill logits are wanted.
@@ -102,8 +102,8 @@ class Executor:
             outcome.lap("prefill", now)
             self._keep_sources(kv, plan, writes)
         except BaseException:
-            for block in saved:
-                self.backend.place(kv, int(block.positions[0]), block)
+            for row, block in saved:
+                self.backend.place(kv, row, block, position=int(block.positions[0]))
             kv.start, kv.end = before
             raise
         return outcome
@@ -122,7 +122,7 @@ class Executor:
         for op in ops:
             if isinstance(op, FormCanonical):
                 key = Key("canonical", op.chunk)
-                formed[key] = self.backend.canonical(self.ids_of(op.chunk))
+                formed[key] = self.backend.canonical(*self.tokens_of(op.chunk))
                 self.store.put(key, formed[key])
         return formed
 
@@ -145,25 +145,24 @@ class Executor:
         """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
         placement."""
         writes: dict[int, Write] = {}
-        rows = {op.uid: op.row for op in ops if isinstance(op, Keep)}
+        kept = {op.uid: op for op in ops if isinstance(op, Keep)}
         for op in ops:
             if isinstance(op, Rotate):
-                writes[op.uid] = Write(op.uid, op.row, op.tokens, live=op.from_row)
+                writes[op.uid] = _write(op, live=op.from_row)
             elif isinstance(op, Load):
                 key = Key("conditioned", op.chunk, op.context)
-                writes[op.uid] = Write(op.uid, op.row, op.tokens, block=self._block(key, op.tokens))
+                writes[op.uid] = _write(op, block=self._block(key, op.tokens))
             elif isinstance(op, PlaceCanonical):
                 key = Key("canonical", op.chunk)
                 block = formed.get(key) or self._block(key, op.tokens)
-                writes[op.uid] = Write(op.uid, op.row, op.tokens, block=block)
+                writes[op.uid] = _write(op, block=block)
             elif isinstance(op, ApplyPatch):
                 writes[op.uid].patch = self._patch(Key("patch", op.chunk, op.context))
             elif isinstance(op, ApplyOrbit):
                 writes[op.uid].patch = self._patch(Key("orbit", op.chunk, op.antecedent_set))
             elif isinstance(op, ApplyRemoval):
                 if op.uid not in writes:  # on rows that stay where they are
-                    row = rows[op.uid]
-                    writes[op.uid] = Write(op.uid, row, op.tokens, live=row)
+                    writes[op.uid] = _write(kept[op.uid], live=kept[op.uid].row)
                 writes[op.uid].patch = self._patch(Key("removal", op.chunk, removal_key(op.before, op.after)))
         return list(writes.values())
 
@@ -196,20 +195,20 @@ class Executor:
             raise FingerprintMismatch(got="KV under a patch's key", expected="a patch", do="clear the store")
         return entry
 
-    def _save(self, kv: WindowKV, writes: list[Write], prefills: list[Prefill]) -> list[KVBlock]:
+    def _save(self, kv: WindowKV, writes: list[Write], prefills: list[Prefill]) -> list[tuple[int, KVBlock]]:
         """Copies of the live rows that will be read from or written to, as few runs as possible."""
         spans = [(w.row, w.row + w.tokens) for w in writes]
         spans += [(p.row, p.row + p.tokens) for p in prefills]
         spans = [(max(a, kv.start), min(b, kv.end)) for a, b in spans]
         spans += [(w.live, w.live + w.tokens) for w in writes if w.live is not None]
-        return [self.backend.read(kv, a, b) for a, b in _merged(spans)]
+        return [(a, self.backend.read(kv, a, b)) for a, b in _merged(spans)]
 
-    def _write(self, kv: WindowKV, writes: list[Write], saved: list[KVBlock]) -> None:
+    def _write(self, kv: WindowKV, writes: list[Write], saved: list[tuple[int, KVBlock]]) -> None:
         for write in writes:
             if write.live is not None:
                 write.block = kv.sources.get(write.uid) or _cut(saved, write.live, write.tokens)
             assert write.block is not None  # a Write has a block or live rows
-            self.backend.place(kv, write.row, write.block, write.patch)
+            self.backend.place(kv, write.row, write.block, write.patch, write.position)
 
     def _keep_sources(self, kv: WindowKV, plan: Plan, writes: list[Write]) -> None:
         """In half precision, what was rotated is rotated from there the next time: one rounding, not one
@@ -228,15 +227,18 @@ class Executor:
             kv.sources |= {w.uid: w.block.clone() for w in moved if w.block and w.uid not in kv.sources}
 
     def _prefill(self, kv: WindowKV, prefills: list[Prefill], keep: int) -> Tensor | None:
-        """All chunks to compute go through the model in one forward, neighbours as one run."""
-        runs: list[tuple[int, Ids]] = []
+        """All chunks to compute go through the model in one forward."""
+        runs = []
         for op in sorted(prefills, key=lambda p: p.row):
-            ids = self.ids_of(op.chunk)
-            if runs and runs[-1][0] + len(runs[-1][1]) == op.row:
-                runs[-1] = (runs[-1][0], np.concatenate([runs[-1][1], ids]))
-            else:
-                runs.append((op.row, ids))
+            ids, media = self.tokens_of(op.chunk)
+            runs.append(Run(op.row, ids, op.position, media))
         return self.backend.prefill(kv, runs, keep) if runs else None
+
+
+def _write(
+    op: Keep | Rotate | Load | PlaceCanonical, live: int | None = None, block: KVBlock | None = None
+) -> Write:
+    return Write(op.uid, op.row, op.position, op.tokens, live, block)
 
 
 def _tokens(ops: Iterable[Op]) -> int:
@@ -255,10 +257,10 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def _cut(saved: list[KVBlock], first: int, tokens: int) -> KVBlock:
+def _cut(saved: list[tuple[int, KVBlock]], first: int, tokens: int) -> KVBlock:
     """Rows ``first : first + tokens`` out of the saved copies, which cover them."""
-    for block in saved:
-        offset = first - int(block.positions[0])
+    for row, block in saved:
+        offset = first - row
         if offset >= 0 and offset + tokens <= block.tokens:
             return block.part(offset, offset + tokens)
     raise AssertionError(f"rows {first}:{first + tokens} were not saved")

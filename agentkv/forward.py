@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -48,8 +49,8 @@ def _lock_of(model: Any) -> threading.RLock:
 class Runner:
     """Forwards of one model, one at a time (``lock``): several windows and threads share it."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, axes: int = 1) -> None:
+        self.model, self.axes = model, axes
         self.lock = _lock_of(model)
         self._linears = routable_linears(model)
         self.forwards = 0
@@ -62,17 +63,17 @@ class Runner:
         (empty when keep is 0: then the head is not run). Raises NonFinite when the model returns NaN or
         inf, OutOfMemory when memory ran out; what the runs' rows hold is then void.
         """
-        ids = torch.cat([run.ids for run in runs])
-        positions = torch.cat([torch.arange(r.row, r.row + len(r.ids), device=ids.device) for r in runs])
+        device = self.model.get_input_embeddings().weight.device
+        ids = torch.tensor(np.concatenate([np.asarray(run.ids) for run in runs]), device=device)
+        positions = torch.cat([run.positions(self.axes) for run in runs], dim=1).to(device)  # [axes, ΣT]
         inputs: dict[str, Any] = {
             "input_ids": ids[None],
-            "position_ids": positions[None],
+            "position_ids": positions if self.axes == 1 else positions[:, None],
             "cache": cache,
             "use_cache": True,
         }
         with self.lock, torch.inference_mode(), own_attention(self.model), routed(self._linears):
-            cache.runs = tuple(runs)
-            inputs[RUNS] = cache.ends()
+            inputs[RUNS] = cache.expect(runs)
             try:
                 if keep:
                     out = self.model(**inputs, logits_to_keep=keep).logits[0]
@@ -90,7 +91,7 @@ class Runner:
             self.tokens += len(ids)
             if not torch.isfinite(out).all():
                 raise NonFinite(
-                    got=f"NaN or inf from the model over {len(ids)} tokens at position {runs[0].row}",
+                    got=f"NaN or inf from the model over {len(ids)} tokens at row {runs[0].row}",
                     expected="finite activations",
                     do="load the model in float32 and check its weights; the edit was rolled back",
                 )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.diff import Wanted
 
+from agentkv.media import Media
+
 
 @dataclass(frozen=True)
 class Handle:
@@ -27,12 +29,17 @@ class Handle:
 
 @dataclass(frozen=True)
 class Entry:
-    """A handle's state in one window: its chunks in order, each with the uid of its placement."""
+    """A handle's state in one window: its chunks in order, each with the uid of its placement.
+
+    media: what the chunks stand for where they are images; an entry keeps them alive, so that a recall needs
+    no vision tower.
+    """
 
     handle: Handle
     parts: tuple[tuple[int, Chunk], ...]
     pinned: bool = False
     clean: bool = False
+    media: tuple[Media, ...] = ()
 
     def wanted(self) -> list[Wanted]:
         return [

@@ -13,7 +13,8 @@ class KVBlock:
     """The KV of ``T`` tokens in every layer, apart from any cache.
 
     slots: one tensor per cache slot of the family (keys, values), each ``[L, T, H, D]``.
-    positions: int64 ``[T]``, the position ids at which the rope bands of ``slots`` stand.
+    positions: int64 ``[T]``, the position ids at which the rope bands of ``slots`` stand; the first axis
+    (time) where the model has three. A block moves as a whole: one δ for all of its tokens and axes.
     """
 
     slots: tuple[Tensor, ...]

@@ -36,6 +36,7 @@ class Layout:
 
     layers: L. max_positions: first position the model was not built for. query_heads: heads of Q.
     scaling: factor on q·k before the softmax. rope_type: "default", "linear", "llama3" or "yarn".
+    axes: of a position, 1, or 3 (time, height, width) for models that place images in space.
     """
 
     slots: tuple[SlotSpec, ...]
@@ -44,6 +45,7 @@ class Layout:
     max_positions: int
     scaling: float
     rope_type: str
+    axes: int = 1
 
     def ropes(self, delta: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Rope | None, ...]:
         """Per slot, the rope that moves T tokens by `delta` (int64 [T]); None where nothing turns.

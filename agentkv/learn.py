@@ -8,12 +8,12 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from agentkv_orchestrator.chunks import Chunk, context_key, set_key
 from agentkv_orchestrator.residency import removal_key
 from agentkv_orchestrator.window import Placement
 
 from agentkv import rules
+from agentkv.cache import Run
 from agentkv.errors import InvalidInput
 from agentkv.handles import Handle
 from agentkv.kv import KVBlock
@@ -34,15 +34,15 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
     engine, groups = window.engine, [rules.live(window.content, h).parts for h in handles]
     placed = _neighbours(window, [uid for group in groups for uid, _ in group])
     front = window.graph.placements[: window.graph.placements.index(placed[0])]
-    means: dict[Key, OrbitMean] = {}
+    first, means = placed[0], dict[Key, OrbitMean]()
     for permutation in _permutations(len(groups), orders, seed):
         chunks = [chunk for i in permutation for _, chunk in groups[i]]
-        for chunk, seen, block in _run(window, front, placed[0].row, chunks):
+        for chunk, seen, block in _run(window, front, first, chunks):
             delta = engine.backend.deficit(block, _canonical(window, chunk.id))
             means.setdefault(Key("orbit", chunk.id, set_key(seen)), OrbitMean()).add(delta)
     for key, mean in means.items():
         at = int(_canonical(window, key.chunk).positions[0])
-        engine.remember({}, {(key.chunk, key.context): window.error_in_front(placed[0].row)})
+        engine.remember({}, {(key.chunk, key.context): window.error_in_front(first.row)})
         engine.store.put(key, engine.recipe.form(mean.mean, "orbit", at))
     return len(means)
 
@@ -53,10 +53,10 @@ def learn_removal(window: Window, handle: Handle) -> int:
     placements = window.graph.placements
     first = next(i for i, p in enumerate(placements) if p.uid in leaving)
     behind = [p for p in placements[first:] if p.uid not in leaving]
-    runs = _run(window, placements[:first], placements[first].row, [p.chunk for p in behind])
+    runs = _run(window, placements[:first], placements[first], [p.chunk for p in behind])
     for placement, (chunk, seen, block) in zip(behind, runs, strict=True):
         live = engine.backend.read(window.kv, placement.row, placement.stop)
-        patch = engine.recipe.form(engine.backend.deficit(block, live), "removal", placement.row)
+        patch = engine.recipe.form(engine.backend.deficit(block, live), "removal", placement.position)
         context = removal_key(context_key(placement.antecedents), context_key(seen))
         engine.remember({}, {(chunk.id, context): window.error_in_front(placements[first].row)})
         engine.store.put(Key("removal", chunk.id, context), patch)
@@ -64,24 +64,27 @@ def learn_removal(window: Window, handle: Handle) -> int:
 
 
 def _run(
-    window: Window, front: Sequence[Placement], row: int, chunks: Sequence[Chunk]
+    window: Window, front: Sequence[Placement], place: Placement, chunks: Sequence[Chunk]
 ) -> Iterator[tuple[Chunk, tuple[str, ...], KVBlock]]:
-    """Prefill ``chunks`` at ``row`` behind the live rows of ``front``, aside; yields (chunk, antecedents,
-    its KV)."""
+    """Prefill ``chunks`` where ``place`` stands behind the live rows of ``front``, aside; yields (chunk,
+    antecedents, its KV)."""
     if not chunks:
         return
     backend, start = window.engine.backend, window.kv.start
-    ids = np.concatenate([window.engine.chunks.ids(c.id) for c in chunks])
-    aside = backend.new_kv(row - start + len(ids))
-    if row > start:
-        backend.place(aside, 0, window.kv.view(start, row))  # turned, as the rows aside start at 0
-    aside.end = row - start + len(ids)
-    backend.prefill(aside, [(row - start, ids)], keep=0)
-    seen, at = [p.chunk.id for p in front], row - start
+    at, position = place.row - start, place.position - int(window.kv.positions[start])
+    aside, runs = backend.new_kv(at + sum(c.length for c in chunks)), list[Run]()
+    if at:
+        backend.place(aside, 0, window.kv.view(start, place.row))  # turned, as the rows aside start at 0
     for chunk in chunks:
-        yield chunk, tuple(seen), aside.view(at, at + chunk.length)
+        ids, media = window.engine.tokens(chunk.id)
+        runs.append(Run(at, ids, position, media))
+        at, position = at + chunk.length, position + chunk.span
+    aside.end = at
+    backend.prefill(aside, runs, keep=0)
+    seen = [p.chunk.id for p in front]
+    for chunk, run in zip(chunks, runs, strict=True):
+        yield chunk, tuple(seen), aside.view(run.row, run.stop)
         seen.append(chunk.id)
-        at += chunk.length
 
 
 def _canonical(window: Window, chunk: str) -> KVBlock:
@@ -89,7 +92,7 @@ def _canonical(window: Window, chunk: str) -> KVBlock:
     engine, key = window.engine, Key("canonical", chunk)
     found = engine.store.get(key)
     if not isinstance(found, KVBlock):
-        found = engine.backend.canonical(engine.chunks.ids(chunk))
+        found = engine.backend.canonical(*engine.tokens(chunk))
         engine.store.put(key, found)
     return found
 

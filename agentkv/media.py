@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
+
+from agentkv.inputs import Ids
 
 Modality = Literal["image", "video", "audio"]
 
@@ -15,8 +17,8 @@ class Media:
     """An image or a frame, as the model's own processor and vision tower see it.
 
     digest: of the pixels in full and of the processor's configuration; it enters the chunk's identity.
-    offsets: int64 ``[A, T]``, position ids of the chunk's T tokens relative to its first position, one row per
-    axis of the model's positions (1, or 3 for t, h, w). span: position ids the whole chunk takes.
+    offsets: int64 ``[A, T]``, position ids of the chunk's T tokens relative to its first, one row per axis of
+    the model's positions (1, or 3 for t, h, w). span: position ids the whole chunk takes.
     placeholders: bool ``[T]``, the tokens that stand for features. features: what the vision tower gave.
     both_ways: token ranges ``[a, b)`` that attend to each other in both directions.
     """
@@ -28,3 +30,10 @@ class Media:
     placeholders: Tensor
     features: Any
     both_ways: tuple[tuple[int, int], ...] = ()
+
+
+class Tokens(NamedTuple):
+    """What a chunk's id stands for: int64 ids ``[T]``, and the image behind them where there is one."""
+
+    ids: Ids
+    media: Media | None = None

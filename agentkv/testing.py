@@ -74,7 +74,7 @@ class _RecordingRunner(Runner):
 
     def run(self, runs: Sequence[Run], cache: LiveCache | Overlay, keep: int) -> Tensor:
         assert isinstance(cache, LiveCache)  # overlays are for audits, which need a model
-        return self.backend.prefill(cache.kv, [(run.row, run.ids.numpy()) for run in runs], keep)
+        return self.backend.prefill(cache.kv, runs, keep)
 
 
 class RecordingEngine(Engine):
@@ -269,7 +269,7 @@ class BackendConformance:
     def test_a_prefill_writes_its_own_rows_alone(self) -> None:
         backend, kv, _ = self._filled(24)
         before = backend.read(kv, 0, 24)
-        backend.prefill(kv, [(8, self._ids(5, seed=1))], keep=0)
+        backend.prefill(kv, [Run(8, self._ids(5, seed=1))], keep=0)
         after = backend.read(kv, 0, 24)
         assert same_bits(after.part(0, 8), before.part(0, 8))
         assert same_bits(after.part(13, 24), before.part(13, 24))
@@ -279,16 +279,16 @@ class BackendConformance:
         """One forward is as good as two: the second half attends what the first wrote."""
         backend, kv, ids = self._filled(24)
         halves = self._empty(backend, 24)
-        backend.prefill(halves, [(0, ids[:10])], keep=0)
-        found = backend.prefill(halves, [(10, ids[10:])], keep=3)
-        wanted = backend.prefill(kv, [(0, ids)], keep=3)
+        backend.prefill(halves, [Run(0, ids[:10])], keep=0)
+        found = backend.prefill(halves, [Run(10, ids[10:])], keep=3)
+        wanted = backend.prefill(kv, [Run(0, ids)], keep=3)
         self._same(found, wanted)
         self._same_kv(backend.read(halves, 0, 24), backend.read(kv, 0, 24))
 
     def test_runs_with_a_gap_are_prefills_in_turn(self) -> None:
         backend, kv, _ = self._filled(24)
         _, twin, _ = self._filled(24, backend)
-        a, b = (2, self._ids(4, seed=2)), (15, self._ids(6, seed=3))
+        a, b = Run(2, self._ids(4, seed=2)), Run(15, self._ids(6, seed=3))
         found = backend.prefill(kv, [a, b], keep=2)
         backend.prefill(twin, [a], keep=0)
         wanted = backend.prefill(twin, [b], keep=2)
@@ -297,10 +297,10 @@ class BackendConformance:
 
     def test_logits_are_those_of_the_last_tokens(self) -> None:
         backend, kv, ids = self._filled(24)
-        four = backend.prefill(kv, [(0, ids)], keep=4)
+        four = backend.prefill(kv, [Run(0, ids)], keep=4)
         assert four.shape == (4, self.vocabulary)
-        self._same(backend.prefill(kv, [(0, ids)], keep=1), four[-1:])
-        assert backend.prefill(kv, [(0, ids)], keep=0).numel() == 0
+        self._same(backend.prefill(kv, [Run(0, ids)], keep=1), four[-1:])
+        assert backend.prefill(kv, [Run(0, ids)], keep=0).numel() == 0
 
     def test_placing_where_it_stood_copies_bits(self) -> None:
         backend, kv, _ = self._filled(24)
@@ -314,7 +314,7 @@ class BackendConformance:
         backend, kv, ids = self._filled(12)
         there = backend.new_kv(24)
         there.start, there.end = 9, 21
-        backend.prefill(there, [(9, ids)], keep=0)
+        backend.prefill(there, [Run(9, ids)], keep=0)
         moved = self._empty(backend, 24)
         backend.place(moved, 9, backend.read(kv, 0, 12))
         self._same_kv(backend.read(moved, 9, 21), backend.read(there, 9, 21))
@@ -347,7 +347,7 @@ class BackendConformance:
     def _filled(self, count: int, backend: Backend | None = None) -> tuple[Backend, WindowKV, Ids]:
         backend = backend or self.make()
         kv, ids = self._empty(backend, count), self._ids(count)
-        backend.prefill(kv, [(0, ids)], keep=0)
+        backend.prefill(kv, [Run(0, ids)], keep=0)
         return backend, kv, ids
 
     def _same(self, found: Tensor, wanted: Tensor) -> None:

@@ -26,6 +26,7 @@ from agentkv_orchestrator.residency import Context, FrozenResidency
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from agentkv.audit import Audit, audit
+from agentkv.cache import Run
 from agentkv.decode import Sampling, Timing, answer
 from agentkv.edits import Edits
 from agentkv.errors import InvalidInput, NothingStored, OutOfMemory, TooLong
@@ -81,12 +82,17 @@ class Window(Edits):
                 held,
                 self.engine.costs,
                 self.policy,
-                Frame(start=self.kv.start, capacity=self.kv.capacity),
+                self._frame(),
                 max_rows=self.engine.layout.max_positions,
                 headroom=headroom,
             )
         except CapacityError as error:
             raise TooLong(error.got, error.expected, error.do) from error
+
+    def _frame(self) -> Frame:
+        first = self.graph.placements[0] if self.graph.placements else None
+        position = first.position if first else self.kv.start
+        return Frame(start=self.kv.start, capacity=self.kv.capacity, position=position)
 
     def commit(self, headroom: int = 0, keep: int = 0) -> Plan:
         """Carry out all noted edits. On failure the window is as it was at the last commit, and the error
@@ -256,6 +262,19 @@ class Window(Edits):
         self.require_open()
         parts = [self.engine.chunks.ids(p.chunk.id) for p in self.graph.placements]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def runs(self, upto: int | None = None) -> list[Run]:
+        """What a re-prefill of the committed window would run, from row and position 0 on.
+
+        upto: stop in front of this row of the window.
+        """
+        first = self.graph.placements[0] if self.graph.placements else None
+        found = []
+        for p in self.graph.placements:
+            if first and (upto is None or p.row < upto):
+                ids, media = self.engine.tokens(p.chunk.id)
+                found.append(Run(p.row - first.row, ids, p.position - first.position, media))
+        return found
 
     def close(self) -> None:
         """Give the rows back. Closing twice is fine; any other call afterwards raises ClosedError."""

@@ -19,6 +19,7 @@ import torch
 from agentkv_orchestrator.cost import CostTable
 
 from agentkv import Engine
+from agentkv.cache import Run
 from bench.hardware import hardware
 
 RESULTS = Path(__file__).parent / "results"
@@ -80,7 +81,7 @@ def _prefill(engine: Engine) -> dict[str, float]:
             (
                 tokens,
                 rows,
-                _ms(lambda kv=kv, rows=rows, ids=ids: engine.backend.prefill(kv, [(rows, ids)], 1), 3),
+                _ms(lambda kv=kv, rows=rows, ids=ids: engine.backend.prefill(kv, [Run(rows, ids)], 1), 3),
             )
         )
     design = np.array([[1.0, n, n * (rows + n / 2)] for n, rows, _ in points])

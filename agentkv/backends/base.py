@@ -7,10 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from agentkv.cache import WindowKV
+from agentkv.cache import Run, WindowKV
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
+from agentkv.media import Media
 from agentkv.patches import Patch
 
 
@@ -28,16 +29,26 @@ class Backend(Protocol):
         """A private copy of rows ``first:last``."""
         ...
 
-    def place(self, kv: WindowKV, row: int, block: KVBlock, patch: Patch | None = None) -> None:
-        """Write ``R(δ) block + patch`` to the rows from ``row`` on, δ = row - where the block stands."""
+    def place(
+        self,
+        kv: WindowKV,
+        row: int,
+        block: KVBlock,
+        patch: Patch | None = None,
+        position: int | None = None,
+    ) -> None:
+        """Write ``R(δ) block + patch`` to the rows from ``row`` on, δ = position - where the block stands.
+
+        position: of the block's first token; None where rows are positions.
+        """
         ...
 
-    def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
-        """Run (row, ids) in one forward, each run behind the rows in front of it; logits ``[keep, vocab]``
-        of the last ``keep`` tokens."""
+    def prefill(self, kv: WindowKV, runs: Sequence[Run], keep: int) -> Tensor:
+        """Run them in one forward, each behind the rows in front of it; logits ``[keep, vocab]`` of the last
+        ``keep`` tokens."""
         ...
 
-    def canonical(self, ids: Ids) -> KVBlock:
+    def canonical(self, ids: Ids, media: Media | None = None) -> KVBlock:
         """KV(B|∅): one forward of the chunk behind the engine's fixed sink alone."""
         ...
 

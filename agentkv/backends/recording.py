@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentkv.cache import WindowKV
+from agentkv.cache import Run, WindowKV
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout, SlotSpec
+from agentkv.media import Media
 from agentkv.patches import Patch
 
 VOCABULARY = 64
@@ -45,21 +46,32 @@ class RecordingBackend:
         self.calls.append(("read", first, last - first))
         return kv.view(first, last).clone()
 
-    def place(self, kv: WindowKV, row: int, block: KVBlock, patch: Patch | None = None) -> None:
+    def place(
+        self,
+        kv: WindowKV,
+        row: int,
+        block: KVBlock,
+        patch: Patch | None = None,
+        position: int | None = None,
+    ) -> None:
         self.calls.append(("patch" if patch else "place", row, block.tokens))
         kv.slots[0][:, row : row + block.tokens] = block.slots[0]
+        delta = (row if position is None else position) - int(block.positions[0])
+        kv.positions[row : row + block.tokens] = block.positions + delta
 
-    def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
+    def prefill(self, kv: WindowKV, runs: Sequence[Run], keep: int) -> Tensor:
         """The next token is the sum of all ids in front, modulo the vocabulary: it depends on the whole
         window."""
-        for row, ids in runs:
-            self.calls.append(("prefill", row, len(ids)))
-            kv.slots[0][0, row : row + len(ids), 0, 0] = torch.tensor(ids)
-        row, ids = runs[-1]
-        seen = kv.slots[0][0, kv.start : row + len(ids), 0, 0].cumsum(0)[-len(ids) :]
-        return torch.nn.functional.one_hot(seen[len(ids) - keep :] % VOCABULARY, VOCABULARY).float()
+        stretches = kv.live().expect(runs)
+        for tokens, end in stretches:
+            self.calls.append(("prefill", kv.start + end - tokens, tokens))
+        for run in runs:
+            kv.slots[0][0, run.row : run.stop, 0, 0] = torch.as_tensor(run.ids)
+        tokens, end = stretches[-1]
+        seen = kv.slots[0][0, kv.start : kv.start + end, 0, 0].cumsum(0)[-tokens:]
+        return torch.nn.functional.one_hot(seen[tokens - keep :] % VOCABULARY, VOCABULARY).float()
 
-    def canonical(self, ids: Ids) -> KVBlock:
+    def canonical(self, ids: Ids, media: Media | None = None) -> KVBlock:
         self.calls.append(("canonical", 0, len(ids)))
         return KVBlock((torch.tensor(ids).reshape(1, -1, 1, 1),), torch.arange(len(ids)))
 

@@ -14,6 +14,7 @@ from agentkv.forward import Runner
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
+from agentkv.media import Media
 from agentkv.patches import Patch, Recipe, deficit, turned
 
 
@@ -41,33 +42,42 @@ class TorchBackend:
     def read(self, kv: WindowKV, first: int, last: int) -> KVBlock:
         return kv.view(first, last).clone()
 
-    def place(self, kv: WindowKV, row: int, block: KVBlock, patch: Patch | None = None) -> None:
-        delta = torch.arange(row, row + block.tokens, device=self.device) - block.positions  # [T]
+    def place(
+        self,
+        kv: WindowKV,
+        row: int,
+        block: KVBlock,
+        patch: Patch | None = None,
+        position: int | None = None,
+    ) -> None:
+        position = row if position is None else position
+        delta = position - int(block.positions[0]) if block.tokens else 0
         plain = tuple(None for _ in block.slots)
         wide = torch.promote_types(self.dtype, torch.float32)
-        ropes = self.layout.ropes(delta, wide) if bool(delta.any()) else plain
-        factors = turned(patch, self.layout, row) if patch else plain
+        turn = torch.full((block.tokens,), delta, device=self.device)  # [T]
+        ropes = self.layout.ropes(turn, wide) if delta else plain
+        factors = turned(patch, self.layout, position) if patch else plain
         self._place(kv.slots, row, block.slots, ropes, factors)
+        kv.positions[row : row + block.tokens] = block.positions + delta
 
-    def prefill(self, kv: WindowKV, runs: Sequence[tuple[int, Ids]], keep: int) -> Tensor:
-        tensors = [Run(row, torch.tensor(ids, device=self.device)) for row, ids in runs]
-        return self.runner.run(tensors, kv.live(), keep)
+    def prefill(self, kv: WindowKV, runs: Sequence[Run], keep: int) -> Tensor:
+        return self.runner.run(runs, kv.live(), keep)
 
-    def canonical(self, ids: Ids) -> KVBlock:
+    def canonical(self, ids: Ids, media: Media | None = None) -> KVBlock:
         first = len(self.sink)
         kv = self.new_kv(first + len(ids))
         kv.end = first + len(ids)
         if first:
             self.place(kv, 0, self._sink())
-        self.prefill(kv, [(first, ids)], keep=0)
+        self.prefill(kv, [Run(first, ids, media=media)], keep=0)
         return kv.view(first, kv.end).clone()
 
     def deficit(self, conditioned: KVBlock, base: KVBlock) -> tuple[Tensor, ...]:
         wide = torch.promote_types(self.dtype, torch.float32)
         moved = WindowKV(self.layout, conditioned.tokens, wide, self.device)
-        # At the base's positions: the rope band of Δ would turn with the row it was measured at.
-        positions = conditioned.positions - int(base.positions[0])
-        self.place(moved, 0, KVBlock(tuple(s.to(wide) for s in conditioned.slots), positions))
+        # At the base's positions: the rope band of Δ would turn with the position it was measured at.
+        block = KVBlock(tuple(s.to(wide) for s in conditioned.slots), conditioned.positions)
+        self.place(moved, 0, block, position=int(base.positions[0]))
         return deficit(moved.slots, base.slots)
 
     def form(self, conditioned: KVBlock, canonical: KVBlock) -> Patch:
@@ -78,6 +88,6 @@ class TorchBackend:
         if self._sink_kv is None:
             kv = self.new_kv(len(self.sink))
             kv.end = len(self.sink)
-            self.prefill(kv, [(0, self.sink)], keep=0)
+            self.prefill(kv, [Run(0, self.sink)], keep=0)
             self._sink_kv = kv.view(0, kv.end)
         return self._sink_kv

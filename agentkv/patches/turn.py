@@ -17,9 +17,9 @@ from agentkv.patches.form import Patch
 from agentkv.rope import build
 
 
-def turned(patch: Patch, layout: Layout, row: int) -> tuple[Factors | None, ...]:
-    """The factors of ``patch`` for a chunk whose first token stands at position ``row``."""
-    delta = torch.tensor([row - patch.position])
+def turned(patch: Patch, layout: Layout, position: int) -> tuple[Factors | None, ...]:
+    """The factors of ``patch`` for a chunk whose first token stands at ``position``."""
+    delta = torch.tensor([position - patch.position])
     if not delta.any():
         return patch.factors
     found: list[Factors | None] = []

@@ -44,7 +44,7 @@ def question(engine: Engine, case: Case, size: int, rounds: int, threads: int) -
     kv.grow(row + len(asked))
 
     def ours() -> torch.Tensor:
-        return engine.backend.prefill(kv, [(row, case.question)], keep=1)
+        return engine.backend.prefill(kv, [Run(row, case.question)], keep=1)
 
     def stock() -> torch.Tensor:
         positions = torch.arange(size, size + len(asked))[None]
@@ -80,7 +80,7 @@ def decode(engine: Engine, case: Case, size: int, rounds: int, threads: int) -> 
     def ours(count: int) -> list[int]:
         kv, live, said = case.window.kv, case.window.kv.live(), []
         kv.grow(size + count)
-        logits = engine.backend.prefill(kv, [(kv.end - 1, base[-1:])], keep=1)
+        logits = engine.backend.prefill(kv, [Run(kv.end - 1, base[-1:])], keep=1)
         for step in range(count):
             said.append(int(logits.argmax()))
             if step + 1 < count:
@@ -118,7 +118,7 @@ def fresh_patch(engine: Engine, case: Case, size: int, rounds: int, threads: int
     canonical = backend.canonical(ids)
 
     def prefill() -> None:
-        backend.prefill(kv, [(row, ids)], keep=0)
+        backend.prefill(kv, [Run(row, ids)], keep=0)
 
     def recall() -> Any:
         prefill()
@@ -131,9 +131,9 @@ def fresh_patch(engine: Engine, case: Case, size: int, rounds: int, threads: int
     for slot, live in zip(aside.slots, kv.slots, strict=True):
         slot[:, :row] = live[:, :row]
     backend.place(aside, row, canonical, patch)
-    logits = [engine.backend.prefill(aside, [(row + len(ids) - 1, ids[-1:])], keep=1)]
+    logits = [engine.backend.prefill(aside, [Run(row + len(ids) - 1, ids[-1:])], keep=1)]
     backend.place(aside, row, truth)
-    logits.append(engine.backend.prefill(aside, [(row + len(ids) - 1, ids[-1:])], keep=1))
+    logits.append(engine.backend.prefill(aside, [Run(row + len(ids) - 1, ids[-1:])], keep=1))
     correct = bool(divergence(logits[1], logits[0])[0] < 0.05) and patch.energy > 0.5
     laps = alternate({"recall": recall, "prefill": prefill}, rounds)
     row_ = _row(

@@ -126,7 +126,7 @@ def rows_exist(case: Case) -> Problems:
 
 
 def sources_live(case: Case) -> Problems:
-    """Ops that read or give up rows name rows that are live; what is kept stays, a rotation goes elsewhere."""
+    """Ops that read or give up rows name rows that are live; what is kept stays, a rotation moves."""
     for op in case.plan.ops:
         if not isinstance(op, Keep | Rotate | Stash | Evict):
             continue
@@ -134,7 +134,9 @@ def sources_live(case: Case) -> Problems:
         row = op.from_row if isinstance(op, Rotate) else op.row
         if live is None or live.row != row:
             yield f"{op.op} from row {row} for uid {op.uid}", f"row {live.row}" if live else "a live uid"
-        position = op.from_position if isinstance(op, Rotate) else op.position if isinstance(op, Keep) else None
+        position = (
+            op.from_position if isinstance(op, Rotate) else op.position if isinstance(op, Keep) else None
+        )
         if live is not None and position is not None and live.position != position:
             yield f"{op.op} from position {position} for uid {op.uid}", f"position {live.position}"
         if isinstance(op, Rotate) and (op.row, op.position) == (op.from_row, op.from_position):

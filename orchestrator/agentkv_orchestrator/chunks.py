@@ -90,8 +90,18 @@ class ChunkTable:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def register(self, ids: npt.ArrayLike, kind: str, fingerprint: str, modality: bytes = b"") -> Chunk:
-        """The chunk of these tokens ([n] integers). Raises ChunkError when there are none."""
+    def register(
+        self,
+        ids: npt.ArrayLike,
+        kind: str,
+        fingerprint: str,
+        modality: bytes = b"",
+        span: int | None = None,
+    ) -> Chunk:
+        """The chunk of these tokens ([n] integers). Raises ChunkError when there are none.
+
+        span: position ids it takes; None for text, which takes one a token.
+        """
         tokens = np.array(ids, dtype=np.int64).reshape(-1)  # a copy: the caller may reuse its buffer
         if tokens.size == 0:
             raise ChunkError("no tokens", "at least one", "leave empty messages out of the window")
@@ -103,11 +113,16 @@ class ChunkTable:
         ):
             attempt += 1
             chunk_id = _hash((b"c", first.encode()), (b"n", attempt.to_bytes(8, "little")))
-        return Chunk(id=chunk_id, kind=kind, length=int(tokens.size))
+        length = int(tokens.size)
+        return Chunk(id=chunk_id, kind=kind, length=length, span=length if span is None else span)
 
     def length(self, chunk_id: str) -> int | None:
         """Tokens of a chunk, or None for an id that was never given out here."""
         return self._entries[chunk_id].ids.size if chunk_id in self._entries else None
+
+    def modality(self, chunk_id: str) -> bytes:
+        """Digest of what a registered chunk's placeholder tokens stand for; empty for text."""
+        return self._entries[chunk_id].modality if chunk_id in self._entries else b""
 
     def ids(self, chunk_id: str) -> Ids:
         """Tokens of a registered chunk, int64 [n], read-only. Raises ChunkError for an unknown id."""

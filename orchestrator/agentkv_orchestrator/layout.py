@@ -57,10 +57,11 @@ def lay_out(
     """Choose the start that moves the fewest surviving tokens.
 
     Tried are, for each survivor, the start that leaves it where it stands, and row 0. The window and
-    `headroom` rows behind it must fit, and neither rows nor positions go beyond max_rows. Where the best start runs past the end of the buffer, the window goes
-    back to row 0 at once: the next best would leave it at the end, to move about as much again at every step
-    to come. The buffer grows (a copy of everything) only where row 0 does not do either. With
-    frame_moves=False the start stays as long as max_rows allow it, so that nothing in front of an edit moves.
+    `headroom` rows behind it must fit, and neither rows nor positions go beyond max_rows. Where the best
+    start runs past the end of the buffer, the window goes back to row 0 at once: the next best would leave it
+    at the end, to move about as much again at every step to come. The buffer grows (a copy of everything)
+    only where row 0 does not do either. With frame_moves=False the start stays as long as max_rows allow it,
+    so that nothing in front of an edit moves.
     Raises CapacityError when max_rows are not enough.
     """
     sizes = (Place(w.chunk.length, w.chunk.span) for w in wanted)
@@ -80,7 +81,9 @@ def lay_out(
     best = (
         start
         for start in starts
-        if stay[start] == most and start.row + need.row <= capacity and start.position + need.position <= max_rows
+        if stay[start] == most
+        and start.row + need.row <= capacity
+        and start.position + need.position <= max_rows
     )
     start = min(best, key=lambda start: (abs(start.row - now.row), start), default=ORIGIN)
     places = {w.uid: start.ahead(offset) for w, offset in zip(wanted, offsets, strict=False)}
@@ -93,8 +96,9 @@ def _grown(capacity: int, need: int, longest: int, max_rows: int) -> int:
     longest: what the window takes from row and position 0 on, in rows or in positions.
     """
     if max(need, longest) > max_rows:
+        what = f"{need} rows" if need >= longest else f"{longest} positions"
         raise CapacityError(
-            f"{max(need, longest)} rows or positions, the free rows for the answer among them",
+            f"{what}, the free rows for the answer among them",
             f"at most {max_rows}",
             "evict chunks, ask for less headroom or raise max_rows",
         )

@@ -140,6 +140,7 @@ def _nearest(
             uid=w.uid,
             chunk=w.chunk,
             row=0,
+            position=0,
             antecedents=context.chunks,
             antecedent_tokens=context.tokens,
             exact=True,

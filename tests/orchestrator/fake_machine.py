@@ -1,6 +1,7 @@
 """A window whose KV are integers: executes plans the slow, obvious way, row by row.
 
-A cell knows whose token it holds, the position its chunk stands at, what it was conditioned on and `bits`, a stand-in for the tensor itself: bits are equal only where a real machine would have equal bits.
+A cell knows whose token it holds, the position its chunk stands at, what it was conditioned on and `bits`, a
+stand-in for the tensor itself: bits are equal only where a real machine would have equal bits.
 """
 
 from __future__ import annotations

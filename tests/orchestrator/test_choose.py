@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.orchestrator.fake_machine import Session
-from tests.strategies import COSTS, chunk
+from tests.strategies import COSTS
 
 figures = st.integers(0, 20).map(float)
 chunks_options = st.lists(

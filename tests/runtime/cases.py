@@ -99,7 +99,7 @@ def reprefilled(window: Window) -> KVBlock:
     backend, first, tokens = window.engine.backend, window.kv.start, window.ids()
     kv = backend.new_kv(first + len(tokens))
     kv.start, kv.end = first, first + len(tokens)
-    backend.prefill(kv, [(first, tokens)], keep=0)
+    backend.prefill(kv, [Run(first, tokens)], keep=0)
     return kv.view(kv.start, kv.end)
 
 

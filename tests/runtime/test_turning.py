@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from agentkv import Engine, Policy
+from agentkv.cache import Run
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from tests.models import full_precision, tiny_model, tiny_tokenizer
@@ -20,7 +21,7 @@ def conditioned(engine: Engine, start: int) -> KVBlock:
     """KV(B|A) with A at row ``start``."""
     kv = engine.backend.new_kv(start + len(A) + len(B))
     kv.start, kv.end = start, start + len(A) + len(B)
-    engine.backend.prefill(kv, [(start, np.concatenate([A, B]))], keep=0)
+    engine.backend.prefill(kv, [Run(start, np.concatenate([A, B]))], keep=0)
     return engine.backend.read(kv, start + len(A), kv.end)
 
 

@@ -305,7 +305,18 @@ def test_a_closed_engine_opens_no_window(rig: Rig) -> None:
 
 def test_every_edit_is_in_these_tables() -> None:
     """A new method of a window has to say what it does in the middle of an answer, and when closed."""
-    looks = {"plan", "explain", "stats", "ids", "close", "editing", "cut_parts", "agenerate", "astream"}
+    looks = {
+        "plan",
+        "explain",
+        "stats",
+        "ids",
+        "runs",
+        "close",
+        "editing",
+        "cut_parts",
+        "agenerate",
+        "astream",
+    }
     looks |= {"error_in_front", "require_open"}
     public = {name for name, _ in inspect.getmembers(Window, inspect.isfunction) if not name.startswith("_")}
     assert public - looks == set(EDITS)

@@ -10,6 +10,7 @@ from agentkv_orchestrator.policy import Policy
 from hypothesis import given, settings
 
 from agentkv import Window
+from agentkv.cache import Run
 from agentkv.kv import KVBlock
 from agentkv.testing import same_bits
 from tests.runtime.cases import FAMILIES, STRICT, assert_exact, engine, live, question_logits, words
@@ -36,7 +37,7 @@ def prefix_cache(window: Window, kept: int) -> KVBlock:
     kv.start, kv.end = first, first + len(tokens)
     backend.place(kv, first, window.kv.view(first, first + kept))
     if kept < len(tokens):
-        backend.prefill(kv, [(first + kept, tokens[kept:])], keep=0)
+        backend.prefill(kv, [Run(first + kept, tokens[kept:])], keep=0)
     return kv.view(first, kv.end)
 
 

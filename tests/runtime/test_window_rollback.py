@@ -43,7 +43,9 @@ class Failing:
                 return real(*args, **kwargs)
             if name in ("place", "prefill"):
                 kv, where = args[0], args[1]
-                spans = where if name == "prefill" else [(where, range(args[2].tokens))]
+                spans = (
+                    [(r.row, r.ids) for r in where] if name == "prefill" else [(where, range(args[2].tokens))]
+                )
                 for row, written in spans:
                     for slot in kv.slots:
                         slot[:, row : row + len(written)] = torch.nan
