@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from agentkv.attention import NAME, RUNS, attention_function
+from agentkv.attention import NAME, attention_function, seeing
 from agentkv.cache import LiveCache, Overlay, Run
 from agentkv.errors import NonFinite, OutOfMemory
 from agentkv.linear import routable_linears, routed
+from agentkv.models.layouts import body_of
 
 
 @contextmanager
@@ -72,12 +73,12 @@ class Runner:
         }
         with self.lock, torch.inference_mode(), own_attention(self.model), routed(self._linears):
             cache.runs = tuple(runs)
-            inputs[RUNS] = cache.ends()
             try:
-                if keep:
-                    out = self.model(**inputs, logits_to_keep=keep).logits[0]
-                else:
-                    out = self.model.base_model(**inputs).last_hidden_state[0, -1:]
+                with seeing(cache.ends()):
+                    if keep:
+                        out = self.model(**inputs, logits_to_keep=keep).logits[0]
+                    else:
+                        out = body_of(self.model)(**inputs).last_hidden_state[0, -1:]
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
