@@ -156,9 +156,11 @@ class LiveCache(Cache):
         self.kv, self.runs = kv, tuple[Run, ...]()
         super().__init__(layers=[_LiveLayer(self, layer) for layer in range(kv.layout.layers)])
 
-    def expect(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
-        """Take in what the next forward runs; returns (tokens, end) of every stretch without a gap, counted
-        from the first live row. Raises TooLong for rows that do not exist."""
+    def expect(self, runs: Sequence[Run]) -> list[Stretch]:
+        """Take in what the next forward runs; returns its stretches without a gap.
+
+        Raises TooLong for rows that do not exist.
+        """
         self.runs = tuple(runs)
         last = max(run.stop for run in runs)
         if last > self.kv.capacity:
@@ -169,17 +171,22 @@ class LiveCache(Cache):
             )
         for run in runs:
             self.kv.positions[run.row : run.stop] = run.positions()[0]
-        return _ends(runs, self.kv.start)
+        return _stretches(runs, self.kv.start)
 
 
-def _ends(runs: Sequence[Run], start: int) -> list[tuple[int, int]]:
-    """(tokens, end) of every stretch of runs without a gap; ends are counted from row ``start``."""
-    found: list[tuple[int, int]] = []
+Stretch = tuple[int, int, tuple[tuple[int, int], ...]]
+"""Tokens, the row behind them (counted from the first that is seen), and the ranges of the tokens that see
+each other both ways: what `agentkv.attention.runs.Span` takes."""
+
+
+def _stretches(runs: Sequence[Run], start: int) -> list[Stretch]:
+    """Runs that are neighbours as one; rows are counted from ``start``."""
+    found: list[Stretch] = []
     for run in runs:
-        tokens, end = len(run.ids), run.stop - start
-        if found and found[-1][1] == end - tokens:
-            tokens += found.pop()[0]
-        found.append((tokens, end))
+        first, both = run.row - start, run.media.both_ways if run.media else ()
+        tokens, _, before = found.pop() if found and found[-1][1] == first else (0, 0, ())
+        both = tuple((tokens + a, tokens + b) for a, b in both)
+        found.append((tokens + len(run.ids), run.stop - start, (*before, *both)))
     return found
 
 
@@ -228,10 +235,9 @@ class Overlay(Cache):
     def __init__(self, kv: WindowKV, row: int) -> None:
         super().__init__(layers=[_OverlayLayer(kv, layer, row) for layer in range(kv.layout.layers)])
 
-    def expect(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
+    def expect(self, runs: Sequence[Run]) -> list[Stretch]:
         """As `LiveCache.expect`; the runs are neighbours, and follow what is there."""
-        tokens = sum(len(run.ids) for run in runs)
-        return [(tokens, self.layers[0].get_seq_length() + tokens)]
+        return _stretches(runs, runs[0].row - self.layers[0].get_seq_length())
 
 
 class _OverlayLayer(DynamicLayer):

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from agentkv.attention import NAME, RUNS, attention_function
+from agentkv.attention import NAME, Span, attention_function, seeing
 from agentkv.cache import LiveCache, Overlay, Run
 from agentkv.errors import NonFinite, OutOfMemory
 from agentkv.linear import routable_linears, routed
+from agentkv.models.layouts import body_of
 
 
 @contextmanager
@@ -73,12 +74,13 @@ class Runner:
             "use_cache": True,
         }
         with self.lock, torch.inference_mode(), own_attention(self.model), routed(self._linears):
-            inputs[RUNS] = cache.expect(runs)
+            spans = [Span(*stretch) for stretch in cache.expect(runs)]
             try:
-                if keep:
-                    out = self.model(**inputs, logits_to_keep=keep).logits[0]
-                else:
-                    out = self.model.base_model(**inputs).last_hidden_state[0, -1:]
+                with seeing(spans):
+                    if keep:
+                        out = self.model(**inputs, logits_to_keep=keep).logits[0]
+                    else:
+                        out = body_of(self.model)(**inputs).last_hidden_state[0, -1:]
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise

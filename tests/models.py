@@ -1,43 +1,27 @@
-"""Tiny random models, one config per family that loads, and their arithmetic in fp64.
-
-Heads are odd in number and layers differ from heads, so that a swapped axis cannot pass.
-"""
+"""Tiny random models of every family that loads, and their arithmetic in fp64."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from copy import deepcopy
+from functools import wraps
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
+from torch.overrides import TorchFunctionMode
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedTokenizerFast,
+)
 
-VOCAB = 97
-_BASE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 72,
-    "intermediate_size": 40,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 4096,
-    "initializer_range": 0.2,
-}
-_OWN: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": None},
-    "qwen2": {},
-    "qwen3": {"head_dim": 16},
-    "stablelm": {"hidden_size": 144, "qk_layernorm": True},
-    "phi": {"hidden_size": 144},
-    "olmo2": {},
-    "granite": {"attention_multiplier": 0.2, "residual_multiplier": 0.7, "logits_scaling": 2.0},
-    "gpt_neox": {"hidden_size": 80, "num_attention_heads": 5, "num_key_value_heads": None},
-}
-_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+from agentkv.models.families import FAMILIES
+from agentkv.models.layouts import body_of, decoder_of
+from tests.family_configs import BASE, TEXT, VOCAB, WRAPPERS
 
 ROPES: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0},
@@ -60,22 +44,29 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 def tiny_config(model_type: str = "llama", **overrides: Any) -> Any:
-    """A transformers config of a few thousand parameters."""
-    fields = {**_BASE, **_TOKENS, **_OWN.get(model_type, {}), **overrides}
-    return CONFIG_MAPPING[model_type](**{key: value for key, value in fields.items() if _known(key, value)})
+    """A transformers config of a few thousand parameters. overrides: of its text model."""
+    if model_type in WRAPPERS:
+        fields = deepcopy(WRAPPERS[model_type])  # transformers writes into the dicts it is given
+        text = _known({**BASE, **fields["text_config"], **overrides})
+        return CONFIG_MAPPING[model_type](**{**fields, "text_config": text})
+    return CONFIG_MAPPING[model_type](**_known(deepcopy({**BASE, **TEXT.get(model_type, {}), **overrides})))
 
 
-def _known(key: str, value: Any) -> bool:
-    return value is not None or key == "sliding_window"
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what a family has no such field for; a window of None is a setting."""
+    return {key: value for key, value in fields.items() if value is not None or key == "sliding_window"}
 
 
 def tiny_model(
     model_type: str = "llama", dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: Any
 ) -> Any:
-    """A random causal LM in eval mode; the same arguments give the same weights."""
+    """A random model in eval mode; the same arguments give the same weights."""
+    sees = FAMILIES[model_type].loads == "image-text"
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(tiny_config(model_type, **overrides))
+        # The grouped matrix product of experts has no fp64.
+        model = kind.from_config(tiny_config(model_type, **overrides), experts_implementation="eager")
     return model.to(dtype).eval()
 
 
@@ -89,35 +80,47 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+class _Wide(TorchFunctionMode):
+    """fp32 means fp64: what is asked for in single precision is done in double."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.float:
+            return args[0].double()
+        widened = [torch.float64 if arg is torch.float32 else arg for arg in args]
+        named = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
+        return func(*widened, **named)
+
+
 @contextmanager
 def full_precision(model: Any) -> Iterator[None]:
-    """Let `model` take its rotary angles and its RMS norms in fp64.
+    """Let `model` take its rotary angles in fp64 and, if it is an fp64 model, all else as well.
 
-    transformers takes both in fp32 whatever the model's dtype. The angles alone are worth 1e-4 at position
-    20000, and a norm that rounds to fp32 either hides a difference of 1e-15 or makes 1e-7 of it, so that
-    no fp64 bound could hold without this.
+    transformers takes angles, norms, softmaxes and expert weights in fp32 whatever the model's dtype. The
+    angles alone are worth 1e-4 at position 20000, and what rounds to fp32 either hides a difference of
+    1e-15 or makes 1e-7 of it, so that no fp64 bound could hold without this.
     """
-    rotary = model.base_model.rotary_emb
-
-    def rotate(x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        angles = position_ids[..., None].double() * rotary.inv_freq.double()  # [B, T, R/2]
-        both = torch.cat((angles, angles), dim=-1)
-        scaling = rotary.attention_scaling
-        return (both.cos() * scaling).to(x.dtype), (both.sin() * scaling).to(x.dtype)
-
-    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
-    rotary.forward = rotate
-    for norm in norms:
-        norm.forward = partial(_rms_norm, norm)
+    whole = next(model.parameters()).dtype == torch.float64
+    modules = {body_of(model), model} if whole else {decoder_of(model).rotary_emb}
+    for module in modules:
+        module.forward = _widened(module.forward, None if whole else torch.float32)
     try:
         yield
     finally:
-        for module in (rotary, *norms):
+        for module in modules:
             del module.forward
 
 
-def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    wide = x.double()
-    return (
-        norm.weight.double() * wide * (wide.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
-    ).to(x.dtype)
+def _widened(forward: Any, back: torch.dtype | None) -> Any:
+    """`forward` in fp64, its outputs rounded to `back`."""
+
+    @wraps(forward)  # transformers reads the signature
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        with _Wide():
+            out = forward(*args, **kwargs)
+        if back is None:
+            return out
+        tensors = out if isinstance(out, tuple) else (out,)
+        rounded = tuple(x.to(torch.complex64 if x.is_complex() else back) for x in tensors)
+        return rounded if isinstance(out, tuple) else rounded[0]
+
+    return wide

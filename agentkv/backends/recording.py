@@ -63,11 +63,11 @@ class RecordingBackend:
         """The next token is the sum of all ids in front, modulo the vocabulary: it depends on the whole
         window."""
         stretches = kv.live().expect(runs)
-        for tokens, end in stretches:
+        for tokens, end, _ in stretches:
             self.calls.append(("prefill", kv.start + end - tokens, tokens))
         for run in runs:
-            kv.slots[0][0, run.row : run.stop, 0, 0] = torch.as_tensor(run.ids)
-        tokens, end = stretches[-1]
+            kv.slots[0][0, run.row : run.stop, 0, 0] = torch.tensor(run.ids)
+        tokens, end, _ = stretches[-1]
         seen = kv.slots[0][0, kv.start : kv.start + end, 0, 0].cumsum(0)[-tokens:]
         return torch.nn.functional.one_hot(seen[tokens - keep :] % VOCABULARY, VOCABULARY).float()
 

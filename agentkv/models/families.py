@@ -1,181 +1,235 @@
-"""The one table of model families, and how a config becomes a Layout.
+"""The one table of model families: what a transformers model type keeps in its cache, and what R(δ) may turn.
 
-Every Hugging Face config name that agentkv reads is read here. A family that is not "exact" in the
-table cannot be loaded: `layout_of` raises UnsupportedModel, which names the layer type.
+A model type is a text model, or a wrapper (vision and a text model) whose cache is that of its text model.
+Adding one is a row; `agentkv.models.layouts` reads the row and a config, and nothing else asks for a model
+type. A family that is neither exact nor approximate cannot be loaded: `family_of` raises UnsupportedModel
+with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
 from agentkv.errors import UnsupportedModel
-from agentkv.layout import Layout, SlotSpec
-from agentkv.rope import LayerRopes, RopeSpec, Style
+from agentkv.rope import Style
 
-__all__ = ["FAMILIES", "Family", "Layout", "SlotSpec", "config_frequencies", "family_of", "layout_of"]
-
-Status = Literal["exact", "later", "refused"]
-FIXED_ROPES = ("default", "linear", "llama3", "yarn")
+Status = Literal["exact", "approximate", "later", "refused"]
+LOADS: tuple[Status, ...] = ("exact", "approximate")
+ANY = "any"
 
 
 @dataclass(frozen=True)
 class Family:
     """One transformers `model_type`.
 
-    style: which dims of a cached key turn together; None where nothing turns.
-    status: "exact" loads; "later" is movable in principle and not proven here; "refused" cannot be.
-    reason: what stands in the way, naming the layer type; empty when exact.
+    attention: MHA, GQA, MLA, or what stands in its place. style: dims of the rope band that turn together;
+    None where nothing turns or the text model decides. status: "exact" and "approximate" load; "later" is
+    movable in principle and not proven here; "refused" cannot be moved. reason: what stands in the way, or
+    what to know. loads: the transformers auto class; "inside" loads as the text model of a wrapper only.
+    text: a wrapper's text model type, or "any" that loads. axes: numbers in a position id. sections: how
+    M-RoPE deals its axes out to frequencies; a chunk moves by one δ on all axes, so turning does not need
+    it. still: which layers have no positions, as `layouts.STILL` reads it. query_scale: where the query
+    scale starts to depend on the position, as `layouts.SCALES` reads it. traits: what else its attention
+    does.
     """
 
     model_type: str
-    attention: Literal["MHA", "GQA", "MLA", "recurrent"]
+    attention: Literal["MHA", "GQA", "MLA", "recurrent", "of its text model"]
     style: Style | None
     status: Status
     reason: str = ""
+    loads: Literal["causal", "image-text", "inside"] = "causal"
+    text: str = ""
+    axes: int = 1
+    sections: Literal["", "chunked", "interleaved"] = ""
+    still: Literal["", "full_attention", "no_rope_layers"] = ""
+    query_scale: Literal["", "floor_scale", "llama_4_scaling_beta"] = ""
+    traits: tuple[str, ...] = ()
+
+    @property
+    def rope_slot(self) -> str:
+        """The cache slot whose band turns; the other one holds content alone."""
+        return "" if self.style is None else "values" if self.attention == "MLA" else "keys"
 
 
-# model types | attention | style | status | reason
-_ROWS: tuple[tuple[str, Any, Style | None, Status, str], ...] = (
-    ("llama mistral qwen2 qwen3 stablelm phi olmo2 granite", "GQA", "half", "exact", ""),
-    ("gpt_neox", "MHA", "half", "exact", ""),
-    ("persimmon", "MHA", "half", "later", "full attention, partial rotary: not run yet"),
-    ("internlm3 minimax_m2 glm4_moe", "GQA", "half", "later", "full attention: not run yet"),
-    ("phi3", "GQA", "half", "later", "longrope switches its frequency table beyond a length"),
-    ("glm4", "GQA", "interleaved", "later", "full attention, interleaved partial rotary: not run yet"),
-    ("cohere2", "GQA", "interleaved", "later", "sliding layers, and full-attention layers without positions"),
-    ("smollm3 exaone4", "GQA", "half", "later", "some layers have no positions"),
-    ("gemma2 gemma3 gemma3_text", "GQA", "half", "later", "sliding_attention layers with their own rope"),
-    ("gpt_oss", "GQA", "half", "later", "sliding_attention layers and attention sinks"),
-    ("deepseek_v2", "MLA", "interleaved", "later", "latent attention: the values slot holds the rope key"),
-    (
-        "deepseek_v3 glm4_moe_lite minicpm3 kimi_k25",
+def _rows(names: str, attention: Any, style: Style | None, status: Status, **more: Any) -> list[Family]:
+    return [Family(name, attention, style, status, **more) for name in names.split()]
+
+
+_SLIDING = "sliding layers"
+_LENGTH = "longrope: up to the original length, by the short factors"
+_SCALED = "the query scale grows with the position beyond the original length: exact below it"
+_TEXT = [
+    *_rows("llama internlm3 olmo2 granite stablelm phi minimax_m2 glm4_moe", "GQA", "half", "exact"),
+    *_rows("gpt_neox persimmon", "MHA", "half", "exact"),
+    *_rows("mistral qwen2 qwen3", "GQA", "half", "exact", traits=(_SLIDING,)),
+    *_rows("phi3", "GQA", "half", "exact", reason=_LENGTH, traits=(_SLIDING,)),
+    *_rows("glm4", "GQA", "interleaved", "exact"),
+    *_rows("cohere2", "GQA", "interleaved", "exact", still="full_attention", traits=(_SLIDING,)),
+    *_rows("exaone4", "GQA", "half", "exact", still="full_attention", traits=(_SLIDING,)),
+    *_rows("smollm3", "GQA", "half", "exact", still="no_rope_layers", traits=(_SLIDING,)),
+    *_rows("gemma2", "GQA", "half", "exact", traits=(_SLIDING, "logit softcap")),
+    *_rows("gemma3_text", "GQA", "half", "exact", traits=(_SLIDING, "a theta per layer type")),
+    *_rows("gpt_oss", "GQA", "half", "exact", traits=(_SLIDING, "attention sinks")),
+    *_rows("deepseek_v2", "MLA", "interleaved", "exact"),
+    *_rows("deepseek_v3 glm4_moe_lite", "MLA", "half", "exact"),
+    *_rows("minicpm3", "MLA", "half", "exact", reason=_LENGTH),
+    *_rows(
+        "llama4_text",
+        "GQA",
+        "interleaved",
+        "approximate",
+        reason="the query scale grows with the row beyond floor_scale: exact below it; no longer than one "
+        "attention chunk",
+        still="no_rope_layers",
+        query_scale="floor_scale",
+        traits=("chunked layers",),
+    ),
+    *_rows(
+        "ministral3",
+        "GQA",
+        "half",
+        "approximate",
+        reason=_SCALED,
+        query_scale="llama_4_scaling_beta",
+        traits=(_SLIDING,),
+    ),
+    *_rows(
+        "mistral4",
         "MLA",
         "half",
-        "later",
-        "latent attention: the values slot holds the rope key",
+        "approximate",
+        reason=_SCALED,
+        loads="image-text",
+        query_scale="llama_4_scaling_beta",
     ),
-    ("qwen2_vl qwen2_5_vl", "GQA", "half", "later", "images with three-axis positions (chunked M-RoPE)"),
-    ("qwen3_vl", "GQA", "half", "later", "images with three-axis positions and deepstack features"),
-    ("glm4v glm46v", "GQA", "interleaved", "later", "images with three-axis positions (chunked M-RoPE)"),
-    ("glm4v_moe", "GQA", "half", "later", "images with three-axis positions (chunked M-RoPE)"),
-    ("smolvlm idefics3 llava deepseek_vl", "GQA", "half", "later", "image chunks on a llama backbone"),
-    ("llava_onevision internvl", "GQA", "half", "later", "image chunks on a qwen2 backbone"),
-    ("mistral3", "GQA", "half", "later", "image chunks on a mistral backbone"),
-    ("llama4", "GQA", "interleaved", "later", "the query scale depends on the position"),
-    ("ministral3", "GQA", "half", "later", "the query scale depends on the position"),
-    ("mistral4", "MLA", "half", "later", "the query scale depends on the position"),
-    (
-        "gemma3n gemma4 qwen2_5_omni molmo2 minimax_m3_vl",
+    *_rows(
+        "qwen2_vl_text qwen2_5_vl_text", "GQA", "half", "exact", loads="inside", axes=3, sections="chunked"
+    ),
+    *_rows("qwen3_vl_text", "GQA", "half", "exact", loads="inside", axes=3, sections="interleaved"),
+    *_rows("glm4v_text", "GQA", "interleaved", "exact", loads="inside", axes=3, sections="chunked"),
+    *_rows("glm4v_moe_text", "GQA", "half", "exact", loads="inside", axes=3, sections="chunked"),
+    *_rows(
+        "gemma3n",
         "GQA",
         "half",
         "later",
-        "its layers were not proven to move",
+        reason="layers that reuse the keys and values of others (dummy layers)",
     ),
-    ("deepseek_v32", "MLA", "half", "later", "indexed_attention layers: the indexer's keys turn as well"),
-    ("deepseek_v4", "MLA", "half", "refused", "compressed attention layers: one row stands for many tokens"),
-    (
+    *_rows(
+        "gemma4",
+        "GQA",
+        "half",
+        "later",
+        reason="layers that reuse others' keys and values, proportional rope",
+    ),
+    *_rows("qwen2_5_omni", "GQA", "half", "later", reason="audio beside images, on a clock of its own"),
+    *_rows("molmo2", "GQA", "half", "later", reason="its full_attention layers were not proven to move"),
+    *_rows(
+        "minimax_m3_vl",
+        "GQA",
+        "half",
+        "later",
+        reason="minimax_m3_sparse layers: the index keys turn as well",
+    ),
+    *_rows(
+        "deepseek_v32",
+        "MLA",
+        "half",
+        "later",
+        reason="indexed_attention layers: the indexer's keys turn as well",
+    ),
+    *_rows(
+        "deepseek_v4",
+        "MLA",
+        "half",
+        "refused",
+        reason="compressed_sparse_attention layers: one row stands for many tokens",
+    ),
+    *_rows(
         "mamba mamba2 jamba bamba falcon_h1 qwen3_next qwen3_5 minicpmv4_6 minicpmv4_7 kimi_linear lfm2",
         "recurrent",
         None,
         "refused",
-        "recurrent layers: their state has no row per token",
+        reason="recurrent layers: their state has no row per token",
     ),
-    ("falcon mpt bloom", "MHA", None, "refused", "ALiBi attention: the bias follows the cache index"),
-    ("gptj", "MHA", "interleaved", "refused", "positions come from a sinusoid table"),
+    *_rows(
+        "falcon mpt bloom", "MHA", None, "refused", reason="ALiBi attention: the bias follows the cache index"
+    ),
+    *_rows("gptj", "MHA", "interleaved", "refused", reason="positions come from a sinusoid table"),
+]
+
+# wrapper | its text model type | what else it does
+_WRAPPERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("qwen2_vl", "qwen2_vl_text", ()),
+    ("qwen2_5_vl", "qwen2_5_vl_text", ()),
+    ("qwen3_vl", "qwen3_vl_text", ("deepstack",)),
+    ("glm4v glm46v", "glm4v_text", ()),
+    ("glm4v_moe", "glm4v_moe_text", ()),
+    ("kimi_k25", "deepseek_v3", ()),
+    ("gemma3", "gemma3_text", ("image tokens see each other both ways",)),
+    ("smolvlm idefics3 llava deepseek_vl llava_onevision internvl mistral3", ANY, ()),
 )
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {name: Family(name, *rest) for names, *rest in _ROWS for name in names.split()}
-)
+
+def _wrapper(name: str, text: Family | None, traits: tuple[str, ...]) -> Family:
+    if text is None:
+        return Family(name, "of its text model", None, "exact", loads="image-text", text=ANY, traits=traits)
+    more = text.traits + traits
+    return replace(text, model_type=name, loads="image-text", text=text.model_type, traits=more)
 
 
-def _refuse(got: str, do: str = "") -> UnsupportedModel:
-    exact = ", ".join(name for name, family in FAMILIES.items() if family.status == "exact")
+def _table() -> dict[str, Family]:
+    table = {family.model_type: family for family in _TEXT}
+    for names, text, traits in _WRAPPERS:
+        table |= {name: _wrapper(name, table.get(text), traits) for name in names.split()}
+    # Its own wrapper class raises AttributeError at the end of every forward in transformers 5.24.
+    images = "; text alone: Llama4ForConditionalGeneration fails in transformers 5.24"
+    llama4 = table["llama4_text"]
+    table["llama4"] = replace(llama4, model_type="llama4", text="llama4_text", reason=llama4.reason + images)
+    return table
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(_table())
+
+
+def refusal(got: str, do: str = "") -> UnsupportedModel:
+    """The error for a model that cannot be moved."""
+    loads = ", ".join(name for name, family in FAMILIES.items() if family.status in LOADS)
     return UnsupportedModel(
         got=got,
-        expected=f"full attention on every layer, one fixed rotary table, and a model type among {exact}",
+        expected=f"a row per token on every layer, one fixed rotary table, and a model type among {loads}",
         do=do or "load one of these, or run this model without agentkv",
     )
 
 
 def family_of(config: Any) -> Family:
-    """The table row of a transformers config. Raises UnsupportedModel for any that is not exact."""
-    family = FAMILIES.get(config.model_type)
-    if family is None:
-        raise _refuse(f"model type {config.model_type!r}, which is not in the family table")
-    if family.status != "exact":
-        raise _refuse(f"model type {config.model_type!r} ({family.status}): {family.reason}")
+    """The table row of a transformers config. Raises UnsupportedModel for any that does not load."""
+    family = _row(config.model_type)
+    if family.loads == "inside":
+        raise refusal(
+            f"model type {family.model_type!r}, which is the text model of another",
+            do="load the whole model: text alone runs on it as well",
+        )
     return family
 
 
-def _check_layers(config: Any) -> None:
-    # The cache that transformers itself would build shows layers that hide behind a uniform config.
-    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
-    if kinds != {DynamicLayer}:
-        named = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-        odd = sorted(kind.__name__ for kind in kinds - {DynamicLayer})
-        window = getattr(config, "sliding_window", None)
-        raise _refuse(
-            f"layers of type {', '.join(named or odd)} in {config.model_type!r}"
-            + (f" (sliding_window={window})" if window else ""),
-            do="load a checkpoint with full attention on every layer",
-        )
+def text_family_of(config: Any) -> Family:
+    """The row that says what the cache of a model with this config looks like: its text model's.
 
-
-def _rope_type(config: Any) -> str:
-    rope_type = (config.rope_parameters or {}).get("rope_type")
-    if rope_type not in FIXED_ROPES:
-        raise _refuse(
-            f"rope type {rope_type!r} in {config.model_type!r}, whose table is not known to be fixed",
-            do=f"load a checkpoint whose rope type is one of {', '.join(FIXED_ROPES)}",
-        )
-    return rope_type
-
-
-def _head_dim(config: Any) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-
-
-def config_frequencies(config: Any) -> Tensor:
-    """Inverse frequencies a config asks for: fp64 [R/2] holding transformers' fp32 values.
-
-    Without attention scaling. Raises UnsupportedModel for a rope type whose table is not fixed.
-    """
-    rope_type = _rope_type(config)
-    if rope_type != "default":
-        return ROPE_INIT_FUNCTIONS[rope_type](config)[0].double()
-    width = int(_head_dim(config) * config.rope_parameters.get("partial_rotary_factor", 1.0))
-    exponent = torch.arange(0, width, 2, dtype=torch.float32) / width
-    return (1.0 / config.rope_parameters["rope_theta"] ** exponent).double()
-
-
-def layout_of(config: Any, inv_freq: Tensor | None = None) -> Layout:
-    """What the cache of a model with this config looks like.
-
-    inv_freq: [R/2], the loaded model's own table, which wins over the one the config asks for.
-    Raises UnsupportedModel naming the family, the layer type or the rope type that cannot be moved.
+    Raises UnsupportedModel.
     """
     family = family_of(config)
-    _check_layers(config)
-    rope_type = _rope_type(config)
-    table = config_frequencies(config) if inv_freq is None else inv_freq.detach().to("cpu", torch.float64)
-    spec = RopeSpec(table, family.style or "half", width=2 * len(table))
-    ropes = LayerRopes((spec,), of_layer=(0,) * config.num_hidden_layers)
-    dim = _head_dim(config)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return Layout(
-        slots=(SlotSpec("keys", heads, dim, ropes), SlotSpec("values", heads, dim)),
-        layers=config.num_hidden_layers,
-        query_heads=config.num_attention_heads,
-        max_positions=config.max_position_embeddings,
-        scaling=getattr(config, "attention_multiplier", dim**-0.5),
-        rope_type=rope_type,
-    )
+    return _row(config.get_text_config().model_type) if family.text else family
+
+
+def _row(model_type: str) -> Family:
+    family = FAMILIES.get(model_type)
+    if family is None:
+        raise refusal(f"model type {model_type!r}, which is not in the family table")
+    if family.status not in LOADS:
+        raise refusal(f"model type {model_type!r} ({family.status}): {family.reason}")
+    return family

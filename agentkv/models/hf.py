@@ -1,4 +1,4 @@
-"""Load a transformers causal LM, refuse what cannot be moved, and say which model it is."""
+"""Load a transformers model that generates text, refuse what cannot be moved, and say which model it is."""
 
 from __future__ import annotations
 
@@ -12,24 +12,37 @@ import xxhash
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+)
+from transformers.utils import cached_file
 
 from agentkv.errors import InvalidInput, ModelNotFound, UnsupportedModel
 from agentkv.layout import Layout
-from agentkv.models.families import layout_of
+from agentkv.models.families import family_of
+from agentkv.models.layouts import judge, layout_of, rope_tables
 
-FINGERPRINT_VERSION = 1
+FINGERPRINT_VERSION = 2
 _SAMPLES = 256  # values hashed per parameter: a 135M model takes ~0.1 s, a changed layer cannot hide
 # Where a model lies and how it is run say nothing about the KV it computes.
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"}
 _USE_EMBEDDED = "pass agentkv.models.embedded.ensure() for the embedded model"
 
 
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+
+
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A causal LM in eval mode with what agentkv knows about it.
+    """A model that generates text, in eval mode, with what agentkv knows about it.
 
-    tokenizer: None when the caller brought none. fingerprint: 32 hex digits. name: for people.
+    tokenizer: None when the caller brought none. fingerprint: 32 hex digits. name: for people. processor:
+    what turns images into pixels and placeholders; None for a text model, and where no processor lies
+    beside the weights (text alone runs then).
     """
 
     model: Any
@@ -37,6 +50,7 @@ class LoadedModel:
     layout: Layout
     fingerprint: str
     name: str
+    processor: Any = None
 
     @property
     def device(self) -> torch.device:
@@ -50,7 +64,7 @@ class LoadedModel:
 def load(
     source: str | Path, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
 ) -> LoadedModel:
-    """Load model and tokenizer from a local directory or a hub id, in eval mode.
+    """Load model, tokenizer and processor from a local directory or a hub id, in eval mode.
 
     dtype: None takes fp32 on a CPU (bf16 is 2-3 times slower there) and the checkpoint's own elsewhere.
     The config is judged before any weight is read. Raises ModelNotFound when nothing usable lies
@@ -59,23 +73,25 @@ def load(
     device = torch.device(device)
     path = _locate(source)
     config = _config(path)
-    layout_of(config)
+    judge(config)
+    sees = family_of(config).loads == "image-text"
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     wanted = dtype or (torch.float32 if device.type == "cpu" else "auto")
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=wanted, output_loading_info=True
-        )
+        model, info = kind.from_pretrained(path, config=config, dtype=wanted, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        processor = AutoProcessor.from_pretrained(path) if sees and _has_processor(path) else None
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise _not_found(path, f"that could not be read ({_first_line(error)})") from error
     if info["missing_keys"]:  # transformers would go on with random weights
         names = sorted(info["missing_keys"])
         raise _not_found(path, f"that lacks {len(names)} weights, among them {names[0]}")
-    return wrap(model.to(device), tokenizer, name=Path(path).name if Path(path).is_dir() else path)
+    name = Path(path).name if Path(path).is_dir() else path
+    return wrap(model.to(device), tokenizer, name, processor)
 
 
-def wrap(model: Any, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
-    """Take a causal LM that the caller built, with its tokenizer.
+def wrap(model: Any, tokenizer: Any = None, name: str | None = None, processor: Any = None) -> LoadedModel:
+    """Take a model that the caller built, with its tokenizer and, for images, its processor.
 
     The model is not changed: it must already be in eval mode and on one device, and whether its
     parameters require gradients stays the caller's choice. Raises InvalidInput otherwise, and
@@ -90,32 +106,17 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None) -> LoadedMo
             expected="all parameters on one device",
             do="load the model without device_map, then model.to(device)",
         )
-    layout = layout_of(model.config, inv_freq=rotary_table(model))
+    layout = layout_of(model)
     name = name or getattr(model.config, "_name_or_path", "") or model.config.model_type
-    return LoadedModel(model, tokenizer, layout, fingerprint(model, tokenizer), name)
+    return LoadedModel(model, tokenizer, layout, fingerprint(model, tokenizer, processor), name, processor)
 
 
-def rotary_table(model: Any) -> Tensor:
-    """[R/2], the inverse frequencies this model rotates by, without attention scaling.
-
-    Raises UnsupportedModel, for an unknown family too: a table alone says nothing about the cache.
-    """
-    layout_of(model.config)
-    table = getattr(getattr(model.base_model, "rotary_emb", None), "inv_freq", None)
-    if not isinstance(table, Tensor):
-        raise UnsupportedModel(
-            got=f"{type(model).__name__} without rotary_emb.inv_freq on {type(model.base_model).__name__}",
-            expected="one rotary table that all layers share",
-            do="load the model with an unmodified transformers class",
-        )
-    return table
-
-
-def fingerprint(model: Any, tokenizer: Any = None) -> str:
+def fingerprint(model: Any, tokenizer: Any = None, processor: Any = None) -> str:
     """Which model computes this KV: xxh3-128 in 32 hex digits.
 
-    Covers the config, each parameter's name, shape, dtype and 256 strided values, the rotary table and
-    the tokenizer. The same weights at another path have the same fingerprint; in another dtype they do not.
+    Covers the config, the name, shape, dtype and 256 strided values of each weight (and of each buffer that
+    is saved with them), the rotary tables, the tokenizer and the processor's settings. The same weights at
+    another path have the same fingerprint; in another dtype they do not.
     """
     digest = xxhash.xxh3_128()
 
@@ -125,16 +126,25 @@ def fingerprint(model: Any, tokenizer: Any = None) -> str:
 
     field("version", str(FINGERPRINT_VERSION).encode())
     field("config", _canonical(_stable(model.config.to_dict())))
-    for name, parameter in sorted(model.named_parameters()):
-        field("parameter", f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        field("values", _sample(parameter))
-    field("rope", rotary_table(model).detach().to("cpu", torch.float64).numpy().tobytes())
+    for name, weight in sorted(model.state_dict().items()):
+        field("weight", f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        field("values", _sample(weight))
+    for name, table in sorted(rope_tables(model).items()):
+        field(f"rope {name}", table.numpy().tobytes())
     field("tokenizer", _tokenizer_bytes(tokenizer))
+    field("processor", _canonical(processor.to_dict()) if processor is not None else b"")
     return digest.hexdigest()
 
 
-def _sample(parameter: Tensor) -> bytes:
-    flat = parameter.detach().reshape(-1)
+def _has_processor(path: str) -> bool:
+    found = (
+        cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in _PROCESSOR_FILES
+    )
+    return any(found)
+
+
+def _sample(weight: Tensor) -> bytes:
+    flat = weight.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // _SAMPLES)].contiguous().cpu().view(torch.uint8).numpy().tobytes()
 
 
@@ -150,7 +160,9 @@ def _tokenizer_bytes(tokenizer: Any) -> bytes:
 
 
 def _stable(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in _VOLATILE}
+    """A config, and those inside it, without what is volatile."""
+    kept = {key: value for key, value in config.items() if key not in _VOLATILE}
+    return {key: _stable(value) if isinstance(value, dict) else value for key, value in kept.items()}
 
 
 def _canonical(value: Any) -> bytes:

@@ -13,8 +13,7 @@ from agentkv.cache import LiveCache, Overlay, Run, WindowKV
 from agentkv.errors import AgentKVError, NonFinite, OutOfMemory
 from agentkv.forward import Runner, out_of_memory, own_attention
 from agentkv.linear import onednn_linear, routed
-from agentkv.models.families import layout_of
-from agentkv.models.hf import rotary_table
+from agentkv.models.layouts import layout_of
 from tests.models import VOCAB, tiny_model
 from tests.runtime.cases import DTYPES, FAMILIES, ids, model
 from tests.tolerances import KV, LOGITS, kv_error
@@ -26,7 +25,7 @@ class Rig:
     def __init__(self, family: str, dtype: torch.dtype) -> None:
         self.model, self.dtype = model(family, dtype), dtype
         self.runner = Runner(self.model)
-        self.layout = layout_of(self.model.config, rotary_table(self.model))
+        self.layout = layout_of(self.model)
 
     def kv(self, start: int, end: int) -> WindowKV:
         """Rows filled with NaN, so that reading one too many cannot pass."""
