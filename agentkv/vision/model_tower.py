@@ -1,0 +1,209 @@
+"""Pictures for a vision-language model: its own processor and its own vision tower."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
+from agentkv.media import Features, Media, Piece
+from agentkv.models.media_spec import MediaSpec
+from agentkv.vision.identity import configuration_of, media_digest
+from agentkv.vision.markup import markup
+from agentkv.vision.positions import frame_ranges, offsets_of, stretches
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class ModelTower:
+    """The `VisionTower` of a transformers model.
+
+    processor: the model's own ProcessorMixin. lock: held while the tower runs.
+    """
+
+    def __init__(
+        self, model: Any, processor: Any, spec: MediaSpec, lock: AbstractContextManager[Any]
+    ) -> None:
+        self.model, self.processor, self.spec, self.lock = model, processor, spec, lock
+        self.placeholder_ids, self.runs = spec.placeholder_ids, 0
+
+    def image(self, image: Image) -> list[Piece]:
+        """One chunk: the image with the markers that template and processor write around it."""
+        front, back = markup(self.processor, "image", self.processor.image_token)
+        found = self._processed(f"{front}{self.processor.image_token}{back}", images=[image])
+        ids = found["input_ids"][0]
+        return [self._chunk("image", ids, [image], found.get("image_grid_thw"), self._features(found))]
+
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+        """A chunk a frame (or merged pair of frames), with its markers and its time, between the texts that
+        the template writes around a video; or all of it in one chunk."""
+        front, back = self._video_markup(fps)
+        text = f"{front}{self.processor.video_token}{back}" if whole else self.processor.video_token
+        found = self._processed(text, videos=[_stack(frames)], **_metadata(frames, fps))
+        ids, features, grid = found["input_ids"][0], self._features(found), found.get("video_grid_thw")
+        if whole:
+            interval = self._interval(found)
+            return [self._chunk("video", ids, frames, grid, features, interval)]
+        count = len(frames) if grid is None else int(grid[0, 0])
+        merged, done = -(-len(frames) // count), 0  # frames that one chunk shows
+        pieces: list[Piece] = []
+        ranges = frame_ranges(self._placeholders(ids), count, self.spec.begin_marked)
+        for index, (a, b) in enumerate(ranges):
+            shown = frames[index * merged : (index + 1) * merged]
+            rows = done + int(self._placeholders(ids[a:b]).sum())
+            one = None if grid is None else torch.tensor([[1, *grid[0, 1:].tolist()]])
+            pieces.append(self._chunk("video", ids[a:b], shown, one, _rows(features, done, rows)))
+            done = rows
+        around = [(self._tokens(part), None) for part in (front, back)]
+        return [piece for piece in (around[0], *pieces, around[1]) if len(piece[0])]
+
+    def _video_markup(self, fps: float | None) -> tuple[str, str]:
+        """Text around a video. Raises UnsupportedModel where the model, or this machine, takes none."""
+        token = getattr(self.processor, "video_token", None)
+        if token is None or getattr(self.processor, "video_processor", None) is None:
+            raise UnsupportedModel(
+                got=f"a video for {type(self.processor).__name__} without a video processor",
+                expected="a model that takes videos, and the package torchvision",
+                do="append the frames as images, or pip install torchvision and load the model again",
+            )
+        if fps is None and self._writes_times():
+            raise InvalidInput(
+                got="a video without fps",
+                expected="frames a second: this model's positions or prompt tell the time of a frame",
+                do="pass fps=, or Video(frames, fps)",
+            )
+        return markup(self.processor, "video", token)
+
+    def _writes_times(self) -> bool:
+        # transformers hands metadata through exactly for the models that use it, and guesses 24 without.
+        defaults = getattr(type(self.processor), "videos_kwargs", None) or {}
+        return bool(defaults.get("return_metadata"))
+
+    def _interval(self, found: Any) -> float:
+        """Positions from one frame of a whole video to the next."""
+        if self.spec.tokens_per_second is None or "second_per_grid_ts" not in found:
+            return 1.0
+        return self.spec.tokens_per_second * float(found["second_per_grid_ts"][0])
+
+    def _processed(self, text: str, **media: Any) -> Any:
+        kind = type(self.processor).__name__
+        try:
+            return self.processor(text=text, add_special_tokens=False, return_tensors="pt", **media)
+        except ImportError as error:
+            raise UnsupportedModel(
+                got=f"{kind}, which lacks a package ({error})", expected="its packages", do="install them"
+            ) from error
+        except (ValueError, TypeError, IndexError, ZeroDivisionError) as error:
+            raise InvalidInput(
+                got=f"an image or video that {kind} does not take ({str(error)[:160]})",
+                expected="a size and shape that the model was built for",
+                do="resize or crop it",
+            ) from error
+
+    def _features(self, found: Any) -> Features:
+        """One run of the vision tower. Raises NonFinite."""
+        base = self.model.base_model
+        encode: Callable[..., Any] = base.get_image_features
+        if "pixel_values_videos" in found:
+            encode = base.get_video_features
+        takes = inspect.signature(encode).parameters
+        device = next(self.model.parameters()).device
+        inputs = {name: value.to(device) for name, value in found.items() if name in takes}
+        with self.lock, torch.inference_mode():
+            out = encode(**inputs, return_dict=True)
+            self.runs += 1
+        features = _features(out)
+        if not torch.isfinite(features.pooled).all():
+            raise NonFinite(
+                got="NaN or infinity from the vision tower",
+                expected="finite features",
+                do="load the model in float32",
+            )
+        return features
+
+    def _chunk(
+        self,
+        modality: Literal["image", "video"],
+        ids: Tensor,
+        frames: Sequence[Image],
+        grid: Tensor | None,
+        features: Features,
+        interval: float = 1.0,
+    ) -> tuple[Tensor, Media]:
+        placeholders = self._placeholders(ids)
+        if int(placeholders.sum()) != len(features.pooled):
+            raise InvalidInput(
+                got=f"{len(features.pooled)} features for {int(placeholders.sum())} placeholders",
+                expected="one feature a placeholder",
+                do="use the processor of this very model: image size, patch size and token counts must agree",
+            )
+        offsets, span = offsets_of(placeholders, self.spec.axes, grid, self.spec.merge, interval)
+        configuration = configuration_of(self.processor)
+        return ids, Media(
+            modality=modality,
+            digest=media_digest(modality, frames, offsets, configuration),
+            offsets=offsets,
+            span=span,
+            placeholders=placeholders,
+            features=features,
+            both_ways=tuple(stretches(placeholders)) if self.spec.both_ways else (),
+        )
+
+    def _placeholders(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids, torch.tensor(self.placeholder_ids))
+
+    def _tokens(self, text: str) -> Tensor:
+        ids = self.processor.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        return torch.tensor(ids, dtype=torch.int64)
+
+
+def _features(out: Any) -> Features:
+    """From transformers' output: pooled features are a tensor or a list by family."""
+    pooled, deep = out.pooler_output, getattr(out, "deepstack_features", None) or ()
+    listed = not isinstance(pooled, Tensor)
+    return Features(
+        pooled=(torch.cat(tuple(pooled)) if listed else pooled.flatten(0, -2)),  # [n, hidden]
+        deep=tuple(torch.cat(tuple(layer)) for layer in deep),
+        listed=listed,
+    )
+
+
+def _rows(features: Features, a: int, b: int) -> Features:
+    """A frame's share of a video's features. Cloned, or each frame would keep all of them alive."""
+    return Features(
+        features.pooled[a:b].clone(), tuple(d[a:b].clone() for d in features.deep), features.listed
+    )
+
+
+def _stack(frames: Sequence[Image]) -> Tensor:
+    """uint8 [F, 3, H, W]."""
+    return (
+        torch.from_numpy(np.stack([np.asarray(frame) for frame in frames])).permute(0, 3, 1, 2).contiguous()
+    )
+
+
+def _metadata(frames: Sequence[Image], fps: float | None) -> dict[str, Any]:
+    """Keyword arguments that make a processor take every frame as it is, and name its time."""
+    count = len(frames)
+    meta = {
+        "total_num_frames": count,
+        "fps": fps,
+        "duration": count / fps if fps else None,
+        "frames_indices": list(range(count)),
+        "width": frames[0].width,
+        "height": frames[0].height,
+    }
+    return {
+        "videos_kwargs": {
+            "video_metadata": [meta],
+            "do_sample_frames": False,
+            "input_data_format": "channels_first",
+        }
+    }

@@ -1,0 +1,105 @@
+"""From frames to chunks, through a vision encoder that runs once for each image or video."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from agentkv.errors import UnsupportedModel
+from agentkv.media import Piece
+from agentkv.models.media_spec import media_spec
+from agentkv.vision.adapter import AdapterTower, VisionAdapter
+from agentkv.vision.images import load_image
+from agentkv.vision.model_tower import ModelTower
+from agentkv.vision.videos import is_video, load_video
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class VisionTower(Protocol):
+    """What turns pictures into chunks for one model.
+
+    runs: how often the encoder has run. placeholder_ids: token ids that no text may contain.
+    """
+
+    runs: int
+    placeholder_ids: tuple[int, ...]
+
+    def image(self, image: Image) -> list[Piece]:
+        """One RGB image as one chunk."""
+        ...
+
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+        """RGB frames of one size as chunks that can leave one by one, or as one chunk."""
+        ...
+
+
+def prepare(source: Any, tower: VisionTower, *, whole: bool = False, fps: float | None = None) -> list[Piece]:
+    """The chunks of an image or a video, in order, their features computed.
+
+    source: an image (PIL, path, encoded bytes, uint8 [H, W, 3 or 4]) or a video (`Video`, a sequence of
+    images, uint8 [F, H, W, 3 or 4], a video file). whole: a video as one chunk with the model's own
+    positions; otherwise each frame (or pair that the model merges) is a chunk with positions of its own.
+    fps: frames a second of the frames given, or to take from a file.
+    Raises InvalidInput, and UnsupportedModel for a model that cannot take this; nothing is kept then.
+    """
+    if is_video(source):
+        frames, fps = load_video(source, fps)
+        return tower.video(frames, fps, whole)
+    return tower.image(load_image(source))
+
+
+def tower_of(
+    model: Any,
+    processor: Any = None,
+    adapter: VisionAdapter | None = None,
+    lock: AbstractContextManager[Any] | None = None,
+) -> VisionTower:
+    """The vision side of a loaded model. Nothing runs yet.
+
+    processor: the model's own, or None. adapter: an encoder for a text-only model. lock: held during a run.
+    Raises UnsupportedModel for an adapter beside a model that has a vision tower.
+    """
+    spec, lock = media_spec(model.config), lock or nullcontext()
+    if adapter is not None:
+        if spec is not None:
+            raise UnsupportedModel(
+                got=f"a vision adapter for {model.config.model_type!r}, which has a vision tower of its own",
+                expected="a text-only model",
+                do="leave the adapter out",
+            )
+        return AdapterTower(model, adapter, lock)
+    if spec is not None and processor is not None:
+        return ModelTower(model, processor, spec, lock)
+    return BlindTower(model.config.model_type, () if spec is None else spec.placeholder_ids)
+
+
+class BlindTower:
+    """Of a model that cannot be shown anything: says why."""
+
+    def __init__(self, model_type: str, placeholder_ids: tuple[int, ...]) -> None:
+        self.model_type, self.placeholder_ids, self.runs = model_type, placeholder_ids, 0
+
+    def image(self, image: Image) -> list[Piece]:
+        """Raises UnsupportedModel."""
+        self._refuse("an image")
+
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+        """Raises UnsupportedModel."""
+        self._refuse("a video")
+
+    def _refuse(self, what: str) -> NoReturn:
+        if self.placeholder_ids:
+            raise UnsupportedModel(
+                got=f"{what} for {self.model_type!r}, loaded without its processor",
+                expected="the processor that the model was published with",
+                do="load the model from a directory with preprocessor_config.json (its video processor needs "
+                "the package torchvision), or pass processor=",
+            )
+        raise UnsupportedModel(
+            got=f"{what} for the text-only model type {self.model_type!r}",
+            expected="a model with a vision tower",
+            do="load a vision-language model, or pass vision=, an encoder for this one",
+        )
