@@ -51,18 +51,24 @@ class ModelTower:
         if whole:
             interval = self._interval(found)
             return [self._chunk("video", ids, frames, grid, features, interval)]
+        pieces = self._frames(ids, frames, grid, features)
+        lead = torch.cat([self._tokens(front), ids[: len(ids) - sum(len(own) for own, _ in pieces)]])
+        return [piece for piece in ((lead, None), *pieces, (self._tokens(back), None)) if len(piece[0])]
+
+    def _frames(
+        self, ids: Tensor, frames: Sequence[Image], grid: Tensor | None, features: Features
+    ) -> list[Piece]:
+        """A video's tokens int64 [T] and features, cut into chunks of one frame or merged pair each."""
         count = len(frames) if grid is None else int(grid[0, 0])
         merged, done = -(-len(frames) // count), 0  # frames that one chunk shows
+        one = None if grid is None else torch.tensor([[1, *grid[0, 1:].tolist()]])
         pieces: list[Piece] = []
-        ranges = frame_ranges(self._placeholders(ids), count, self.spec.begin_marked)
-        for index, (a, b) in enumerate(ranges):
+        for index, (a, b) in enumerate(frame_ranges(self._placeholders(ids), count, self.spec.begin_marked)):
             shown = frames[index * merged : (index + 1) * merged]
             rows = done + int(self._placeholders(ids[a:b]).sum())
-            one = None if grid is None else torch.tensor([[1, *grid[0, 1:].tolist()]])
             pieces.append(self._chunk("video", ids[a:b], shown, one, _rows(features, done, rows)))
             done = rows
-        around = [(self._tokens(part), None) for part in (front, back)]
-        return [piece for piece in (around[0], *pieces, around[1]) if len(piece[0])]
+        return pieces
 
     def _video_markup(self, fps: float | None) -> tuple[str, str]:
         """Text around a video. Raises UnsupportedModel where the model, or this machine, takes none."""

@@ -77,7 +77,8 @@ def frame_ranges(placeholders: Tensor, frames: int, begin_marked: bool) -> list[
 
     placeholders: bool [T]; every frame has as many, what is left over belongs to the last. begin_marked:
     the time stands behind the frame, so the next frame starts at its begin marker; otherwise it starts
-    behind the one end marker of the frame before.
+    behind the one end marker of the frame before. Tokens in front of the first range introduce the video:
+    the first frame has no longer a lead than the second.
     """
     places = placeholders.nonzero()[:, 0].tolist()
     each = len(places) // frames
@@ -85,4 +86,6 @@ def frame_ranges(placeholders: Tensor, frames: int, begin_marked: bool) -> list[
     for frame in range(1, frames):
         behind, ahead = places[frame * each - 1] + 1, places[frame * each]
         cuts.append(max(behind, ahead - 1) if begin_marked else min(behind + 1, ahead))
+    if frames > 1:
+        cuts[0] = max(0, places[0] - (places[each] - cuts[1]))
     return list(zip(cuts, [*cuts[1:], len(placeholders)], strict=True))
