@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 from torch import Tensor
 
+from agentkv.errors import UnsupportedModel
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -41,4 +43,16 @@ def configuration_of(processor: Any) -> bytes:
     """
     parts = {name: getattr(processor, name, None) for name in ("image_processor", "video_processor")}
     classes = {name: type(part).__name__ for name, part in parts.items()}
-    return json.dumps([classes, processor.to_dict()], sort_keys=True, default=str).encode()
+    return json.dumps([classes, processor.to_dict()], sort_keys=True, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know. Never the `repr` of an object: its address would be another in each run."""
+    for method in ("to_dict", "tolist"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    raise UnsupportedModel(
+        got=f"a processor set to an object of type {type(value).__name__}",
+        expected="numbers, texts and what can be written as such",
+        do="load the processor that the model was published with",
+    )

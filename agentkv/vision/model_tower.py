@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
+from agentkv.errors import AgentKVError, InvalidInput, NonFinite, OutOfMemory, UnsupportedModel
+from agentkv.forward import out_of_memory
 from agentkv.media import Features, Media, Piece
 from agentkv.models.media_spec import MediaSpec
 from agentkv.vision.identity import configuration_of, media_digest
@@ -114,7 +115,7 @@ class ModelTower:
             ) from error
 
     def _features(self, found: Any) -> Features:
-        """One run of the vision tower. Raises NonFinite."""
+        """One run of the vision tower. Raises InvalidInput, OutOfMemory, NonFinite."""
         base = self.model.base_model
         encode: Callable[..., Any] = base.get_image_features
         if "pixel_values_videos" in found:
@@ -123,7 +124,10 @@ class ModelTower:
         device = next(self.model.parameters()).device
         inputs = {name: value.to(device) for name, value in found.items() if name in takes}
         with self.lock, torch.inference_mode():
-            out = encode(**inputs, return_dict=True)
+            try:
+                out = encode(**inputs, return_dict=True)
+            except (MemoryError, RuntimeError, ValueError) as error:
+                raise _failed(error) from error
             self.runs += 1
         features = _features(out)
         if not torch.isfinite(features.pooled).all():
@@ -168,6 +172,21 @@ class ModelTower:
     def _tokens(self, text: str) -> Tensor:
         ids = self.processor.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         return torch.tensor(ids, dtype=torch.int64)
+
+
+def _failed(error: BaseException) -> AgentKVError:
+    why = str(error)[:160]
+    if out_of_memory(error):
+        return OutOfMemory(
+            got=f"no memory for a run of the vision tower ({why})",
+            expected="memory for one image or video",
+            do="make it smaller, or append a video in pieces; nothing was stored",
+        )
+    return InvalidInput(
+        got=f"an image or video that the vision tower does not take ({why})",
+        expected="a size and shape that the model was built for",
+        do="resize or crop it",
+    )
 
 
 def _features(out: Any) -> Features:

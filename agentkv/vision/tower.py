@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from agentkv.errors import UnsupportedModel
+from agentkv.errors import InvalidInput, UnsupportedModel
 from agentkv.media import Piece
 from agentkv.models.media_spec import media_spec
 from agentkv.vision.adapter import AdapterTower, VisionAdapter
@@ -74,6 +74,20 @@ def tower_of(
     if spec is not None and processor is not None:
         return ModelTower(model, processor, spec, lock)
     return BlindTower(model.config.model_type, () if spec is None else spec.placeholder_ids)
+
+
+def require_text(ids: Any, tower: VisionTower) -> None:
+    """Raises InvalidInput for text (token ids [T], array or tensor) that holds a placeholder of ``tower``.
+
+    Such a token stands for features, and transformers would give it those of the next image.
+    """
+    stray = sorted(set(tower.placeholder_ids).intersection(ids.tolist()))
+    if stray:
+        raise InvalidInput(
+            got=f"text with the placeholder tokens {stray}",
+            expected="text; an image is appended as an image",
+            do="append the image itself, or take its placeholder out of the text",
+        )
 
 
 class BlindTower:
