@@ -8,6 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+SEEN = frozenset(
+    (
+        *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v", "glm4v_moe"),
+        *("smolvlm", "idefics3", "llava", "deepseek_vl", "llava_onevision", "internvl", "mistral3", "gemma3"),
+    )
+)
+"""Model types whose images were run against transformers; no other one is shown any."""
+
 BOTH_WAYS = frozenset({"gemma3"})
 """Model types whose image tokens attend to each other in both directions."""
 
@@ -20,12 +28,14 @@ marker."""
 class MediaSpec:
     """One multimodal model.
 
-    image_id, video_id: the tokens that stand for features (video_id None: videos use image_id, or there are
-    none). axes: position ids of a token, 3 for M-RoPE. merge: patches a side that become one token.
-    tokens_per_second: position ids a second of a whole video takes (qwen2_5_vl); None where frames are
-    one apart. both_ways: image tokens attend to later ones of their image. begin_marked: see above.
+    model_type: as in its config. image_id, video_id: the tokens that stand for features (video_id None:
+    videos use image_id, or there are none). axes: position ids of a token, 3 for M-RoPE. merge: patches a
+    side that become one token. tokens_per_second: position ids a second of a whole video takes
+    (qwen2_5_vl); None where frames are one apart. both_ways: image tokens attend to later ones of their
+    image. begin_marked: see above.
     """
 
+    model_type: str
     image_id: int
     video_id: int | None
     axes: int
@@ -47,6 +57,7 @@ def media_spec(config: Any) -> MediaSpec | None:
         return None
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     return MediaSpec(
+        model_type=config.model_type,
         image_id=image_id,
         video_id=getattr(config, "video_token_id", None),
         axes=len(rope["mrope_section"]) if "mrope_section" in rope else 1,

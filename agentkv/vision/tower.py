@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentkv.errors import InvalidInput, UnsupportedModel
 from agentkv.media import Piece
-from agentkv.models.media_spec import media_spec
+from agentkv.models.media_spec import SEEN, media_spec
 from agentkv.vision.adapter import AdapterTower, VisionAdapter
 from agentkv.vision.images import load_image
 from agentkv.vision.model_tower import ModelTower
@@ -71,9 +71,38 @@ def tower_of(
                 do="leave the adapter out",
             )
         return AdapterTower(model, adapter, lock)
-    if spec is not None and processor is not None:
-        return ModelTower(model, processor, spec, lock)
-    return BlindTower(model.config.model_type, () if spec is None else spec.placeholder_ids)
+    if spec is None:
+        return BlindTower(_text_only(model.config.model_type), ())
+    refusal = _refusal(spec.model_type, processor)
+    if refusal is not None:
+        return BlindTower(refusal, spec.placeholder_ids)
+    return ModelTower(model, processor, spec, lock)
+
+
+def _text_only(model_type: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        got=f"an image or video for the text-only model type {model_type!r}",
+        expected="a model with a vision tower",
+        do="load a vision-language model, or pass vision=, an encoder for this one",
+    )
+
+
+def _refusal(model_type: str, processor: Any) -> UnsupportedModel | None:
+    """Why a multimodal model cannot be shown anything; None for one that can."""
+    if model_type not in SEEN:
+        return UnsupportedModel(
+            got=f"an image or video for model type {model_type!r}, whose images were not proven to move",
+            expected=f"one of {', '.join(sorted(SEEN))}",
+            do="use it for text, or load one of these",
+        )
+    if processor is None:
+        return UnsupportedModel(
+            got=f"an image or video for {model_type!r}, loaded without its processor",
+            expected="the processor that the model was published with",
+            do="load the model from a directory with preprocessor_config.json (a video processor needs the "
+            "package torchvision), or pass processor=",
+        )
+    return None
 
 
 def require_text(ids: Any, tower: VisionTower) -> None:
@@ -91,29 +120,19 @@ def require_text(ids: Any, tower: VisionTower) -> None:
 
 
 class BlindTower:
-    """Of a model that cannot be shown anything: says why."""
+    """Of a model that cannot be shown anything: says why when it is."""
 
-    def __init__(self, model_type: str, placeholder_ids: tuple[int, ...]) -> None:
-        self.model_type, self.placeholder_ids, self.runs = model_type, placeholder_ids, 0
+    def __init__(self, refusal: UnsupportedModel, placeholder_ids: tuple[int, ...]) -> None:
+        self.refusal, self.placeholder_ids, self.runs = refusal, placeholder_ids, 0
 
     def image(self, image: Image) -> list[Piece]:
         """Raises UnsupportedModel."""
-        self._refuse("an image")
+        raise self._again()
 
     def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
         """Raises UnsupportedModel."""
-        self._refuse("a video")
+        raise self._again()
 
-    def _refuse(self, what: str) -> NoReturn:
-        if self.placeholder_ids:
-            raise UnsupportedModel(
-                got=f"{what} for {self.model_type!r}, loaded without its processor",
-                expected="the processor that the model was published with",
-                do="load the model from a directory with preprocessor_config.json (its video processor needs "
-                "the package torchvision), or pass processor=",
-            )
-        raise UnsupportedModel(
-            got=f"{what} for the text-only model type {self.model_type!r}",
-            expected="a model with a vision tower",
-            do="load a vision-language model, or pass vision=, an encoder for this one",
-        )
+    def _again(self) -> UnsupportedModel:
+        # A new one each time: a raised error keeps its traceback, and with it the image.
+        return UnsupportedModel(self.refusal.got, self.refusal.expected, self.refusal.do)

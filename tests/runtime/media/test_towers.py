@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
 from agentkv.models.media_inputs import inputs_for
+from agentkv.models.media_spec import SEEN
 from agentkv.vision import VisionAdapter, prepare, require_text, tower_of
 from tests.models import tiny_config, tiny_model
 from tests.runtime.media.cases import FAMILIES, TALL, WIDE, Piece, all_ids, laid_out, our_logits, rig, tokens
@@ -117,6 +120,19 @@ def test_a_text_only_model_is_shown_nothing() -> None:
     for source in (WIDE, [WIDE]):
         with pytest.raises(UnsupportedModel, match="text-only model type 'llama'"):
             prepare(source, tower)
+
+
+def test_every_model_type_that_is_shown_images_is_tested() -> None:
+    assert set(FAMILIES) == SEEN
+
+
+def test_a_model_type_that_nobody_has_run_is_shown_nothing() -> None:
+    """llava_next would go through the same code; whether its positions and features fit is not known."""
+    found = rig("llava")
+    config = copy.deepcopy(found.model.config)
+    config.model_type = "llava_next"
+    with pytest.raises(UnsupportedModel, match="'llava_next'"):
+        prepare(WIDE, tower_of(SimpleNamespace(config=config), found.processor))
 
 
 def test_a_missing_processor_is_named_only_when_an_image_comes() -> None:
