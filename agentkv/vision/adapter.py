@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from agentkv.errors import InvalidInput, NonFinite
-from agentkv.media import Features, Media, Piece
+from agentkv.media import Features, Media, Modality, Tokens
 from agentkv.vision.identity import media_digest
 
 if TYPE_CHECKING:
@@ -46,12 +48,13 @@ class AdapterTower:
         self.model, self.adapter, self.lock = model, adapter, lock
         self.placeholder_ids: tuple[int, ...] = (adapter.placeholder_id,)
         self.runs = 0
+        self.seen: WeakValueDictionary[bytes, Media] = WeakValueDictionary()
 
-    def image(self, image: Image) -> list[Piece]:
+    def image(self, image: Image) -> list[Tokens]:
         """One chunk. Raises InvalidInput or NonFinite for embeddings that do not fit the model."""
         return [self._chunk("image", image)]
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
         """A chunk a frame. Raises InvalidInput for ``whole``: an adapter sees one image at a time."""
         if whole:
             raise InvalidInput(
@@ -59,19 +62,25 @@ class AdapterTower:
             )
         return [self._chunk("video", frame) for frame in frames]
 
-    def _chunk(self, modality: Any, image: Image) -> tuple[Tensor, Media]:
-        embeddings = self._encoded(image)
-        count = len(embeddings)
-        offsets = torch.arange(count)[None]
-        configuration = self.adapter.digest()
-        return torch.full((count,), self.adapter.placeholder_id), Media(
-            modality=modality,
-            digest=media_digest(modality, [image], offsets, configuration),
-            offsets=offsets,
-            span=count,
-            placeholders=torch.ones(count, dtype=torch.bool),
-            features=Features(embeddings),
-        )
+    def _chunk(self, modality: Modality, image: Image) -> Tokens:
+        # How many tokens an image takes follows from its pixels and the encoder, which the digest covers.
+        digest = media_digest(modality, [image], torch.empty(1, 0), self.adapter.digest())
+        media = self.seen.get(digest)
+        if media is None:
+            embeddings = self._encoded(image)
+            count = len(embeddings)
+            media = self.seen.setdefault(
+                digest,
+                Media(
+                    modality=modality,
+                    digest=digest,
+                    offsets=torch.arange(count)[None],
+                    span=count,
+                    placeholders=torch.ones(count, dtype=torch.bool),
+                    features=Features(embeddings),
+                ),
+            )
+        return Tokens(np.full(media.span, self.adapter.placeholder_id, dtype=np.int64), media)
 
     def _encoded(self, image: Image) -> Tensor:
         table = self.model.get_input_embeddings().weight

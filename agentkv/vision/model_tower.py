@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from agentkv.errors import AgentKVError, InvalidInput, NonFinite, OutOfMemory, UnsupportedModel
 from agentkv.forward import out_of_memory
-from agentkv.media import Features, Media, Piece
+from agentkv.inputs import Ids, marker_ids
+from agentkv.media import Features, Media, Modality, Tokens
 from agentkv.models.media_spec import MediaSpec
 from agentkv.vision.identity import configuration_of, media_digest
 from agentkv.vision.markup import markup
@@ -21,6 +24,9 @@ from agentkv.vision.positions import frame_ranges, offsets_of, stretches
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+Outline = tuple[Ids, Media]
+"""A chunk that has no features yet: int64 ids [T], and all else of its media."""
 
 
 class ModelTower:
@@ -34,42 +40,41 @@ class ModelTower:
     ) -> None:
         self.model, self.processor, self.spec, self.lock = model, processor, spec, lock
         self.placeholder_ids, self.runs = spec.placeholder_ids, 0
+        self.seen: WeakValueDictionary[tuple[bytes, bytes], Media] = WeakValueDictionary()
 
-    def image(self, image: Image) -> list[Piece]:
+    def image(self, image: Image) -> list[Tokens]:
         """One chunk: the image with the markers that template and processor write around it."""
         front, back = markup(self.processor, "image", self.processor.image_token)
         found = self._processed(f"{front}{self.processor.image_token}{back}", images=[image])
-        ids = found["input_ids"][0]
-        return [self._chunk("image", ids, [image], found.get("image_grid_thw"), self._features(found))]
+        outline = self._outline("image", found["input_ids"][0], [image], found.get("image_grid_thw"))
+        return self._filled([outline], found)
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
         """A chunk a frame (or merged pair of frames), with its markers and its time, between the texts that
         the template writes around a video; or all of it in one chunk."""
         front, back = self._video_markup(fps)
         text = f"{front}{self.processor.video_token}{back}" if whole else self.processor.video_token
         found = self._processed(text, videos=[_stack(frames)], **_metadata(frames, fps))
-        ids, features, grid = found["input_ids"][0], self._features(found), found.get("video_grid_thw")
+        ids, grid = found["input_ids"][0], found.get("video_grid_thw")
         if whole:
-            interval = self._interval(found)
-            return [self._chunk("video", ids, frames, grid, features, interval)]
-        pieces = self._frames(ids, frames, grid, features)
-        lead = torch.cat([self._tokens(front), ids[: len(ids) - sum(len(own) for own, _ in pieces)]])
-        return [piece for piece in ((lead, None), *pieces, (self._tokens(back), None)) if len(piece[0])]
+            outline = self._outline("video", ids, frames, grid, self._interval(found))
+            return self._filled([outline], found)
+        outlines = self._frames(ids, frames, grid)
+        lead = ids[: len(ids) - sum(len(own) for own, _ in outlines)].numpy()
+        around = np.concatenate([self._tokens(front), lead]), self._tokens(back)
+        pieces = (Tokens(around[0]), *self._filled(outlines, found), Tokens(around[1]))
+        return [piece for piece in pieces if len(piece.ids)]
 
-    def _frames(
-        self, ids: Tensor, frames: Sequence[Image], grid: Tensor | None, features: Features
-    ) -> list[Piece]:
-        """A video's tokens int64 [T] and features, cut into chunks of one frame or merged pair each."""
+    def _frames(self, ids: Tensor, frames: Sequence[Image], grid: Tensor | None) -> list[Outline]:
+        """A video's tokens int64 [T], cut into chunks of one frame or merged pair each, without features."""
         count = len(frames) if grid is None else int(grid[0, 0])
-        merged, done = -(-len(frames) // count), 0  # frames that one chunk shows
+        merged = -(-len(frames) // count)  # frames that one chunk shows
         one = None if grid is None else torch.tensor([[1, *grid[0, 1:].tolist()]])
-        pieces: list[Piece] = []
-        for index, (a, b) in enumerate(frame_ranges(self._placeholders(ids), count, self.spec.begin_marked)):
-            shown = frames[index * merged : (index + 1) * merged]
-            rows = done + int(self._placeholders(ids[a:b]).sum())
-            pieces.append(self._chunk("video", ids[a:b], shown, one, _rows(features, done, rows)))
-            done = rows
-        return pieces
+        ranges = frame_ranges(self._placeholders(ids), count, self.spec.begin_marked)
+        return [
+            self._outline("video", ids[a:b], frames[index * merged : (index + 1) * merged], one)
+            for index, (a, b) in enumerate(ranges)
+        ]
 
     def _video_markup(self, fps: float | None) -> tuple[str, str]:
         """Text around a video. Raises UnsupportedModel where the model, or this machine, takes none."""
@@ -138,40 +143,44 @@ class ModelTower:
             )
         return features
 
-    def _chunk(
+    def _outline(
         self,
-        modality: Literal["image", "video"],
+        modality: Modality,
         ids: Tensor,
         frames: Sequence[Image],
         grid: Tensor | None,
-        features: Features,
         interval: float = 1.0,
-    ) -> tuple[Tensor, Media]:
+    ) -> Outline:
+        """A chunk of tokens int64 [T] that shows ``frames``, all but its features."""
         placeholders = self._placeholders(ids)
-        if int(placeholders.sum()) != len(features.pooled):
-            raise InvalidInput(
-                got=f"{len(features.pooled)} features for {int(placeholders.sum())} placeholders",
-                expected="one feature a placeholder",
-                do="use the processor of this very model: image size, patch size and token counts must agree",
-            )
         offsets, span = offsets_of(placeholders, self.spec.axes, grid, self.spec.merge, interval)
-        configuration = configuration_of(self.processor)
-        return ids, Media(
+        media = Media(
             modality=modality,
-            digest=media_digest(modality, frames, offsets, configuration),
+            digest=media_digest(modality, frames, offsets, configuration_of(self.processor)),
             offsets=offsets,
             span=span,
             placeholders=placeholders,
-            features=features,
+            features=None,
             both_ways=tuple(stretches(placeholders)) if self.spec.both_ways else (),
         )
+        return ids.numpy(), media
+
+    def _filled(self, outlines: list[Outline], found: Any) -> list[Tokens]:
+        """The chunks with their features: those of an earlier run where somebody still holds all of them."""
+        keys = [(media.digest, ids.tobytes()) for ids, media in outlines]
+        held = [self.seen.get(key) for key in keys]
+        if None in held:
+            counts = [int(media.placeholders.sum()) for _, media in outlines]
+            parts = _split(self._features(found), counts)
+            fresh = (replace(media, features=own) for (_, media), own in zip(outlines, parts, strict=True))
+            held = [self.seen.setdefault(key, media) for key, media in zip(keys, fresh, strict=True)]
+        return [Tokens(ids, media) for (ids, _), media in zip(outlines, held, strict=True)]
 
     def _placeholders(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(self.placeholder_ids))
 
-    def _tokens(self, text: str) -> Tensor:
-        ids = self.processor.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return torch.tensor(ids, dtype=torch.int64)
+    def _tokens(self, text: str) -> Ids:
+        return marker_ids(self.processor.tokenizer, text)
 
 
 def _failed(error: BaseException) -> AgentKVError:
@@ -200,11 +209,25 @@ def _features(out: Any) -> Features:
     )
 
 
-def _rows(features: Features, a: int, b: int) -> Features:
-    """A frame's share of a video's features. Cloned, or each frame would keep all of them alive."""
-    return Features(
-        features.pooled[a:b].clone(), tuple(d[a:b].clone() for d in features.deep), features.listed
-    )
+def _split(features: Features, counts: list[int]) -> list[Features]:
+    """The shares of several chunks. Cloned where there are several, or each would keep all of them alive.
+
+    Raises InvalidInput when there are more or fewer features than ``counts`` ask for.
+    """
+    if sum(counts) != len(features.pooled):
+        raise InvalidInput(
+            got=f"{len(features.pooled)} features for {sum(counts)} placeholders",
+            expected="one feature a placeholder",
+            do="use the processor of this very model: image size, patch size and token counts must agree",
+        )
+    if len(counts) == 1:
+        return [features]
+    deep = zip(*(layer.split(counts) for layer in features.deep), strict=True)
+    layers = list(deep) or [()] * len(counts)
+    return [
+        Features(pooled.clone(), tuple(layer.clone() for layer in own), features.listed)
+        for pooled, own in zip(features.pooled.split(counts), layers, strict=True)
+    ]
 
 
 def _stack(frames: Sequence[Image]) -> Tensor:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentkv.errors import InvalidInput, UnsupportedModel
-from agentkv.media import Piece
+from agentkv.media import Tokens
 from agentkv.models.media_spec import SEEN, media_spec
 from agentkv.vision.adapter import AdapterTower, VisionAdapter
 from agentkv.vision.images import load_image
@@ -27,16 +27,18 @@ class VisionTower(Protocol):
     runs: int
     placeholder_ids: tuple[int, ...]
 
-    def image(self, image: Image) -> list[Piece]:
+    def image(self, image: Image) -> list[Tokens]:
         """One RGB image as one chunk."""
         ...
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
         """RGB frames of one size as chunks that can leave one by one, or as one chunk."""
         ...
 
 
-def prepare(source: Any, tower: VisionTower, *, whole: bool = False, fps: float | None = None) -> list[Piece]:
+def prepare(
+    source: Any, tower: VisionTower, *, whole: bool = False, fps: float | None = None
+) -> list[Tokens]:
     """The chunks of an image or a video, in order, their features computed.
 
     source: an image (PIL, path, encoded bytes, uint8 [H, W, 3 or 4]) or a video (`Video`, a sequence of
@@ -125,11 +127,11 @@ class BlindTower:
     def __init__(self, refusal: UnsupportedModel, placeholder_ids: tuple[int, ...]) -> None:
         self.refusal, self.placeholder_ids, self.runs = refusal, placeholder_ids, 0
 
-    def image(self, image: Image) -> list[Piece]:
+    def image(self, image: Image) -> list[Tokens]:
         """Raises UnsupportedModel."""
         raise self._again()
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Piece]:
+    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
         """Raises UnsupportedModel."""
         raise self._again()
 

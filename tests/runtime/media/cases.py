@@ -60,7 +60,7 @@ def laid_out(rig: Rig, parts: list[Any], start: int = 0, **settings: Any) -> lis
             else prepare(part, rig.tower, **settings)
         )
         for ids, media in chunks:
-            found.append(Piece(ids, media, position))
+            found.append(Piece(torch.as_tensor(ids), media, position))
             position += found[-1].span
     return found
 

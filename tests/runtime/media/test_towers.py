@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from agentkv.vision import VisionAdapter, prepare, require_text, tower_of
 from tests.models import tiny_config, tiny_model
 from tests.runtime.media.cases import FAMILIES, TALL, WIDE, Piece, all_ids, laid_out, our_logits, rig, tokens
 from tests.tolerances import LOGITS
-from tests.vlm_models import vlm
+from tests.vlm_models import picture, vlm
 from tests.vlm_processors import processor
 
 HIDDEN = 72
@@ -52,7 +53,11 @@ def test_an_adapter_writes_embeddings_where_placeholders_stand() -> None:
     ((ids, media),) = prepare(WIDE, tower)
     assert ids.tolist() == [96] * 3
     assert tower.placeholder_ids == (96,)
-    pieces = [Piece(torch.tensor([5, 6]), None, 0), Piece(ids, media, 2), Piece(torch.tensor([7]), None, 5)]
+    pieces = [
+        Piece(torch.tensor([5, 6]), None, 0),
+        Piece(torch.from_numpy(ids), media, 2),
+        Piece(torch.tensor([7]), None, 5),
+    ]
     inputs = inputs_for(model, all_ids(pieces), pieces)
     assert list(inputs) == ["inputs_embeds"]
     table = model.get_input_embeddings().weight
@@ -63,9 +68,9 @@ def test_an_adapter_writes_embeddings_where_placeholders_stand() -> None:
 
 def test_an_adapter_sees_a_video_frame_by_frame() -> None:
     tower = tower_of(tiny_model("llama"), adapter=Patches())
-    chunks = prepare([WIDE, WIDE, WIDE], tower)
+    chunks = prepare([WIDE, picture(40, 24, seed=9), WIDE], tower)
     assert [len(ids) for ids, _ in chunks] == [3, 3, 3]
-    assert tower.runs == 3
+    assert tower.runs == 2  # two of them are the same
     assert {media.modality for _, media in chunks if media} == {"video"}
     with pytest.raises(InvalidInput, match="whole"):
         prepare([WIDE], tower, whole=True)
@@ -220,6 +225,41 @@ def test_features_are_used_as_often_as_the_chunk_is_placed() -> None:
     assert found.tower.runs == runs
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_picture_shown_again_costs_no_run_while_somebody_holds_it(adapted: bool) -> None:
+    """An agent sends its whole history every turn: the same screenshot must not be encoded again."""
+    found = rig("qwen3_vl")
+    tower = (
+        tower_of(tiny_model("llama"), adapter=Patches())
+        if adapted
+        else tower_of(found.model, found.processor)
+    )
+    (first,) = prepare(WIDE, tower)
+    (again,) = prepare(np.asarray(WIDE), tower)
+    (other,) = prepare(TALL, tower)
+    assert tower.runs == 2
+    assert again.media is first.media  # one object: features live as long as any window that shows them
+    assert other.media is not first.media
+    assert again.ids.tolist() == first.ids.tolist()
+    del first, again
+    gc.collect()
+    prepare(WIDE, tower)
+    assert tower.runs == 3
+
+
+def test_a_video_is_encoded_again_only_with_a_new_frame() -> None:
+    found = rig("qwen2_vl")
+    tower = tower_of(found.model, found.processor)
+    film = [picture(16, 16, seed) for seed in range(6)]
+    held = prepare(film, tower)
+    tail = prepare(film[2:], tower)
+    assert tower.runs == 1
+    assert [chunk.media for chunk in tail] == [chunk.media for chunk in held[1:]]
+    longer = prepare([*film, *film[:1]], tower)
+    assert tower.runs == 2
+    assert [chunk.media for chunk in longer[:3]] == [chunk.media for chunk in held]
+
+
 QWEN_TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{% for part in m['content'] %}"
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
@@ -249,7 +289,7 @@ def test_markers_around_a_video_outlive_its_frames() -> None:
     assert [media is None for _, media in chunks] == [True, False, False, True]
     assert [own.tokenizer.decode(chunks[at][0]) for at in (0, -1)] == ["<|vision_start|>", "<|vision_end|>"]
     ((ids, _),) = prepare([TALL] * 4, tower, whole=True)
-    assert ids.tolist() == torch.cat([ids for ids, _ in chunks]).tolist()
+    assert ids.tolist() == np.concatenate([ids for ids, _ in chunks]).tolist()
 
 
 def test_a_template_that_shows_images_first_is_understood() -> None:
