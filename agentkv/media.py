@@ -13,13 +13,27 @@ Modality = Literal["image", "video", "audio"]
 
 
 @dataclass(frozen=True, eq=False)
+class Features:
+    """What a vision encoder made of one chunk, for the tokens that stand for it, in their order.
+
+    pooled: ``[n, hidden]`` of the language model. deep: per deepstack layer one more ``[n, hidden]``.
+    listed: whether the model takes the pooled outputs of several chunks as a list or as one tensor.
+    """
+
+    pooled: Tensor
+    deep: tuple[Tensor, ...] = ()
+    listed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Media:
     """An image or a frame, as the model's own processor and vision tower see it.
 
     digest: of the pixels in full and of the processor's configuration; it enters the chunk's identity.
     offsets: int64 ``[A, T]``, position ids of the chunk's T tokens relative to its first, one row per axis of
     the model's positions (1, or 3 for t, h, w). span: position ids the whole chunk takes.
-    placeholders: bool ``[T]``, the tokens that stand for features. features: what the vision tower gave.
+    placeholders: bool ``[T]``, the tokens that stand for features. features: a
+    `Features`, held so that no recall runs the vision tower again.
     both_ways: token ranges ``[a, b)`` that attend to each other in both directions.
     """
 

@@ -1,0 +1,58 @@
+"""Which picture a chunk shows: placeholders share their ids, so pixels must be part of its identity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+from torch import Tensor
+
+from agentkv.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def media_digest(modality: str, frames: Sequence[Image], offsets: Tensor, configuration: bytes) -> bytes:
+    """16 bytes over every pixel, size and mode of the frames, the positions their tokens take (a video at
+    another speed), the modality, and how pixels become features.
+
+    offsets: int64 [A, T]. configuration: of processor or encoder, see `configuration_of`.
+    """
+    digest = xxhash.xxh3_128()
+
+    def field(tag: str, value: bytes) -> None:
+        digest.update(f"{tag}:{len(value)}:".encode())  # the length keeps fields from running together
+        digest.update(value)
+
+    field("modality", modality.encode())
+    field("configuration", configuration)
+    field("offsets", f"{tuple(offsets.shape)}".encode() + offsets.contiguous().numpy().tobytes())
+    for frame in frames:
+        field("frame", f"{frame.mode} {frame.size}".encode())
+        field("pixels", frame.tobytes())
+    return digest.digest()
+
+
+def configuration_of(processor: Any) -> bytes:
+    """Everything a transformers processor is set to, as canonical JSON.
+
+    Which class scales the pixels counts as well: Pillow's and torchvision's results differ.
+    """
+    parts = {name: getattr(processor, name, None) for name in ("image_processor", "video_processor")}
+    classes = {name: type(part).__name__ for name, part in parts.items()}
+    return json.dumps([classes, processor.to_dict()], sort_keys=True, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know. Never the `repr` of an object: its address would be another in each run."""
+    for method in ("to_dict", "tolist"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    raise UnsupportedModel(
+        got=f"a processor set to an object of type {type(value).__name__}",
+        expected="numbers, texts and what can be written as such",
+        do="load the processor that the model was published with",
+    )
