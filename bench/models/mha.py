@@ -1,0 +1,71 @@
+"""GQA → MHA: each KV head once for every query head that reads it. Exact, and the cache is as wide as in MHA.
+
+python -m bench.models.mha                   # prints the directory of Qwen2.5-0.5B in MHA form
+python -m bench.models.mha --prove           # losses before and after, to bench/results
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from bench.models import proof, qwen_coder
+from bench.models.wheels import built
+
+NAME = "qwen2.5-coder-0.5b-instruct-mha"
+RESULT = Path("bench/results/mha_conversion.json")
+
+
+def convert(model: Qwen2ForCausalLM) -> Qwen2ForCausalLM:
+    """The MHA form of `model` in its dtype, in eval mode."""
+    config = model.config
+    groups, heads = config.num_key_value_heads, config.num_attention_heads
+    weights = {
+        name: _repeat(value, groups, heads // groups) if ".k_proj." in name or ".v_proj." in name else value
+        for name, value in model.state_dict().items()
+    }
+    expanded = Qwen2Config(**{**config.to_dict(), "num_key_value_heads": heads})
+    target = Qwen2ForCausalLM(expanded).to(model.dtype).eval()
+    target.load_state_dict(weights)
+    return target
+
+
+def _repeat(rows: Tensor, groups: int, times: int) -> Tensor:
+    """[groups * D, ...] → [groups * times * D, ...]; query heads of one group are neighbours."""
+    return rows.unflatten(0, (groups, -1)).repeat_interleave(times, 0).flatten(0, 1)
+
+
+def ensure() -> Path:
+    """The directory of the converted model (2.6 GB, fp32), made on the first call."""
+
+    def build(target: Path) -> None:
+        source = qwen_coder.ensure()
+        convert(Qwen2ForCausalLM.from_pretrained(source, dtype=torch.float32)).save_pretrained(target)
+        AutoTokenizer.from_pretrained(source).save_pretrained(target)
+
+    return built(NAME, build)
+
+
+def prove() -> list[proof.Row]:
+    """Losses of both forms over the same texts (minutes)."""
+    grouped = Qwen2ForCausalLM.from_pretrained(qwen_coder.ensure()).eval()
+    full = Qwen2ForCausalLM.from_pretrained(ensure()).eval()
+    tokenizer = AutoTokenizer.from_pretrained(ensure())
+    return [
+        proof.row("MHA form", text, proof.logits(grouped, text.ids), proof.logits(full, text.ids))
+        for text in proof.texts(tokenizer)
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prove", action="store_true", help=f"measure the conversion, write {RESULT}")
+    arguments = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(1)
+    print(ensure())
+    if arguments.prove:
+        proof.save(prove(), RESULT)
