@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from agentkv.audit import divergence
+from agentkv.calibrate import hardware
 from agentkv.kv import KVBlock
 from agentkv.models import hf
 from agentkv.patches import Budget, apply, deficit, form
 from bench.eval import gates
 from bench.eval.reference import Reference, join, split
-from bench.hardware import hardware
 from bench.models import qwen_coder
 
 NAMES = [
