@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentkv.demo.picture import FAINT, INK
 from agentkv.diagnose.report import Diagnosis, Figure, Summary
 from agentkv.diagnose.summary import FUNCTIONAL
+from agentkv.diagnose.terminal import title
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,15 +32,7 @@ def draw(found: Diagnosis, summary: Summary) -> Picture:
         axes.tick_params(colors=FAINT, labelsize=8)
         axes.grid(axis="y", color="#e8ecf1", linewidth=0.7)
         axes.set_axisbelow(True)
-    settings = found.settings
-    picture.suptitle(
-        f"{found.model.name}, {found.model.dtype}: {summary.n} windows of {settings.chunks} chunks of "
-        f"{settings.chunk_tokens} tokens",
-        color=INK,
-        fontsize=11,
-        x=0.01,
-        ha="left",
-    )
+    picture.suptitle(title(found, summary), color=INK, fontsize=11, x=0.01, ha="left")
     return picture
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv.diagnose.pair import RANK
-from agentkv.diagnose.report import Diagnosis, Figure, Rank, Summary
+from agentkv.diagnose.report import Diagnosis, Figure, Summary
 
 SHOWN = (8, 16, 32, 64)
 """Ranks in the table; the file has them all."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 Row = tuple[str, str, str]
-"""What was measured, KL in nats, η; all as text."""
+"""What was measured, and two columns of text."""
 
 
 def edit_names(chunks: int) -> dict[str, str]:
@@ -33,77 +34,80 @@ def edit_names(chunks: int) -> dict[str, str]:
     }
 
 
-def rows(found: Summary, chunks: int) -> Iterator[tuple[str, list[Row]]]:
-    """The table's sections with their rows."""
+def sections(found: Summary, chunks: int) -> Iterator[list[Row]]:
+    """The parts of the table; the first row of each is its head. KL in nats, to a re-prefill."""
     eta = found.eta
-    yield (
-        "last chunk, computed without the others",
-        [
-            ("noise: two exact ways to compute the same", _kl(found.noise), ""),
-            ("blind: canonical + R(δ)", _kl(found.blind), ""),
-            *((f"patch of rank {rank}", _kl(found.kl_rank[rank]), _share(eta.rank[rank])) for rank in SHOWN),
-            *(
-                (f"rank {RANK}, deepest {name} of the layers", "", _share(eta.depth[name]))
-                for name in eta.depth
-            ),
-            (f"rank {RANK} in a shared basis", "", _share(eta.shared)),
-            ("orbit patch, in an order it has not seen", "", _share(eta.orbit)),
-        ],
-    )
-    yield (
-        "exact rows for some tokens: those with the largest ‖Δ‖ / any",
-        [
-            (f"{share} % of the tokens", "", f"{_share(eta.oracle[share])} / {_share(eta.random[share])}")
-            for share in eta.oracle
-        ],
-    )
-    yield (
-        "edits: survivors only turned / touched ones replaced by canonicals",
-        [
-            (words, f"{_kl(found.edits[name].keep)} / {_kl(found.edits[name].canonical)}", "")
+    yield [
+        ("The last chunk, computed without the others", "KL", "η"),
+        ("noise: two exact ways to compute it", kl(found.noise), ""),
+        ("blind: canonical + R(δ)", kl(found.blind), ""),
+        *((f"patch of rank {r}", kl(found.kl_rank[r]), share(eta.rank[r])) for r in SHOWN),
+        *((f"rank {RANK}, deepest layers: {name}", "", share(figure)) for name, figure in eta.depth.items()),
+        (f"rank {RANK} in a shared basis", "", share(eta.shared)),
+        ("orbit patch, in an order it has not seen", "", share(eta.orbit)),
+    ]
+    yield [
+        ("Some of its rows made exact", "η, largest ‖Δ‖", "η, any"),
+        *(
+            (f"{part} % of the tokens", share(eta.oracle[part]), share(eta.random[part]))
+            for part in eta.oracle
+        ),
+    ]
+    yield [
+        ("Edits", "KL, only rotated", "KL, canonicals"),
+        *(
+            (words, kl(found.edits[name].keep), kl(found.edits[name].canonical))
             for name, words in edit_names(chunks).items()
-        ],
-    )
-    yield "structure of Δ", _structure(found)
+        ),
+    ]
+    yield _structure(found)
 
 
 def _structure(found: Summary) -> list[Row]:
-    share = found.patch_bytes / found.page_bytes
+    rank = found.functional_rank
     return [
-        ("functional rank, η ≥ 0.95", _rank(found.functional_rank), ""),
+        ("What is missing: Δ", "", ""),
+        ("functional rank, η ≥ 0.95", _spread(rank.value, rank.low, rank.high, _rank), ""),
         *(
-            (f"components that hold 90 % of ‖Δ‖², {name}", _number(figure, 0), "")
+            (f"components of 90 % of ‖Δ‖², {name}", number(figure, 0), "")
             for name, figure in found.components.items()
         ),
         *(
-            (f"‖Δ‖/‖KV‖ by layer, {name}", f"{sparkline(each)} {max(each):.2f} at most", "")
+            (f"‖Δ‖/‖KV‖ by layer, {name}", sparkline(each), f"at most {max(each):.2f}")
             for name, each in found.profile.items()
         ),
         (
-            f"bytes of a chunk / its patch of rank {RANK}",
-            f"{found.page_bytes:,} / {found.patch_bytes:,} ({share:.0%})",
-            "",
+            f"bytes of a chunk, and of its patch of rank {RANK}",
+            f"{found.page_bytes:,}",
+            f"{found.patch_bytes:,} ({found.patch_bytes / found.page_bytes:.0%})",
         ),
     ]
 
 
+def title(found: Diagnosis, summary: Summary) -> str:
+    settings = found.settings
+    return (
+        f"{found.model.name}, {found.model.dtype}: {summary.n} windows of {settings.chunks} chunks of "
+        f"{settings.chunk_tokens} tokens, 95 % intervals"
+    )
+
+
 def table(found: Diagnosis, summary: Summary) -> Table:
     """All figures."""
-    settings = found.settings
     grid = Table(
-        title=f"{found.model.name}, {found.model.dtype}: {summary.n} windows of {settings.chunks} chunks of "
-        f"{settings.chunk_tokens} tokens",
+        title=title(found, summary),
         title_justify="left",
         box=SIMPLE_HEAD,
+        show_header=False,
         collapse_padding=True,
     )
-    grid.add_column("", no_wrap=True)
-    grid.add_column("KL to re-prefill, nats [95 %]", justify="right")
-    grid.add_column("η [95 %]", justify="right")
-    for section, lines in rows(summary, settings.chunks):
-        grid.add_row(Text(section, style="bold"))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    for head, *lines in sections(summary, found.settings.chunks):
+        grid.add_row(*(Text(cell, style="bold") for cell in head))
         for name, *cells in lines:
-            grid.add_row(f"  {name}", *cells)
+            grid.add_row(Text(f"  {name}"), *map(Text, cells))
         grid.add_section()
     return grid
 
@@ -111,8 +115,9 @@ def table(found: Diagnosis, summary: Summary) -> Table:
 def show(console: Console, found: Diagnosis, summary: Summary, out: Path, calibration: Path) -> None:
     """The table, where everything lies, and how to use the cost table."""
     console.print(table(found, summary))
-    gates = len(found.gates)
-    console.print(f"{gates} gates passed; {found.hardware}, {found.settings.threads} threads", style="dim")
+    count = found.settings.threads
+    where = f"{found.hardware}, {count} thread{'' if count == 1 else 's'}"
+    console.print(f"{len(found.gates)} gates passed. {where}", style="dim", highlight=False)
     console.print(f"All figures: {out}", highlight=False, soft_wrap=True)
     console.print(
         f"Cost table for the planner: {calibration}\n"
@@ -132,23 +137,28 @@ def sparkline(values: tuple[float, ...], cells: int = 24) -> str:
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int(m / top * len(BLOCKS)))] for m in means)
 
 
-def _kl(figure: Figure) -> str:
-    return _spread(figure, lambda x: f"{x:.1e}" if 0 < x < 1e-4 else f"{x:.4f}")
+def kl(figure: Figure) -> str:
+    """Nats with their interval."""
+    return _spread(figure.value, figure.low, figure.high, _nats)
 
 
-def _share(figure: Figure) -> str:
-    return _number(figure, 2)
+def share(figure: Figure) -> str:
+    """An η with its interval."""
+    return number(figure, 2)
 
 
-def _number(figure: Figure, digits: int) -> str:
-    return _spread(figure, lambda x: f"{x:.{digits}f}")
+def number(figure: Figure, digits: int) -> str:
+    """A figure with its interval."""
+    return _spread(figure.value, figure.low, figure.high, lambda x: f"{x:.{digits}f}")
 
 
-def _spread(figure: Figure, text: Callable[[float], str]) -> str:
-    return rf"{text(figure.value)} \[{text(figure.low)}, {text(figure.high)}]"
+def _nats(x: float) -> str:
+    return f"{x:.1e}" if 0 < x < 1e-4 else f"{x:.4f}"
 
 
-def _rank(found: Rank) -> str:
-    beyond = "none tried"
-    value, low, high = (beyond if x is None else str(x) for x in (found.value, found.low, found.high))
-    return rf"{value} \[{low}, {high}]"
+def _rank(rank: int | None) -> str:
+    return "beyond" if rank is None else str(rank)
+
+
+def _spread(value: Any, low: Any, high: Any, text: Callable[[Any], str]) -> str:
+    return f"{text(value)} [{text(low)}, {text(high)}]"
