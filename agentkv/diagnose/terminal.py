@@ -38,13 +38,13 @@ def sections(found: Summary, chunks: int) -> Iterator[list[Row]]:
     """The parts of the table; the first row of each is its head. KL in nats, to a re-prefill."""
     eta = found.eta
     yield [
-        ("The last chunk, computed without the others", "KL", "η"),
-        ("noise: two exact ways to compute it", kl(found.noise), ""),
+        ("The last chunk, computed alone", "KL", "η"),
+        ("noise between two exact ways", kl(found.noise), ""),
         ("blind: canonical + R(δ)", kl(found.blind), ""),
         *((f"patch of rank {r}", kl(found.kl_rank[r]), share(eta.rank[r])) for r in SHOWN),
         *((f"rank {RANK}, deepest layers: {name}", "", share(figure)) for name, figure in eta.depth.items()),
         (f"rank {RANK} in a shared basis", "", share(eta.shared)),
-        ("orbit patch, in an order it has not seen", "", share(eta.orbit)),
+        ("orbit patch, order held out", "", share(eta.orbit)),
     ]
     yield [
         ("Some of its rows made exact", "η, largest ‖Δ‖", "η, any"),
@@ -77,7 +77,7 @@ def _structure(found: Summary) -> list[Row]:
             for name, each in found.profile.items()
         ),
         (
-            f"bytes of a chunk, and of its patch of rank {RANK}",
+            f"bytes: chunk, patch of rank {RANK}",
             f"{found.page_bytes:,}",
             f"{found.patch_bytes:,} ({found.patch_bytes / found.page_bytes:.0%})",
         ),
@@ -102,8 +102,8 @@ def table(found: Diagnosis, summary: Summary) -> Table:
         collapse_padding=True,
     )
     grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right")
+    grid.add_column(justify="right")
     for head, *lines in sections(summary, found.settings.chunks):
         grid.add_row(*(Text(cell, style="bold") for cell in head))
         for name, *cells in lines:
@@ -153,7 +153,7 @@ def number(figure: Figure, digits: int) -> str:
 
 
 def _nats(x: float) -> str:
-    return f"{x:.1e}" if 0 < x < 1e-4 else f"{x:.4f}"
+    return f"{x:.0e}" if 0 < x < 1e-4 else f"{x:.4f}"
 
 
 def _rank(rank: int | None) -> str:
