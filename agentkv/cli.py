@@ -88,6 +88,73 @@ def demo(
 
 
 @app.command()
+def diagnose(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_ID",
+            help="A model directory or hub id (default: SmolLM2-135M-Instruct, which comes with agentkv).",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="A text file, or a folder of them; may be given several times (default: the READMEs of "
+            "installed packages).",
+            show_default=False,
+        ),
+    ] = None,
+    windows: Annotated[int, typer.Option(min=1, help="Windows to measure.")] = 8,
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 128,
+    chunks: Annotated[int, typer.Option(min=3, help="Chunks of a window.")] = 5,
+    seed: Annotated[int, typer.Option(help="Decides which pieces of text stand in which window.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the model runs, as torch calls it.")] = "cpu",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The file of the run, written after every window. A run goes on from it "
+            "(default: diagnose-MODEL.json).",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The cost table for Engine.from_pretrained(costs=...) (default: diagnose-MODEL.costs.json).",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the file of the run, not a table.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Draw the figures: a .png or .svg file.")
+    ] = None,
+) -> None:
+    """Measure what reuse costs on your own model and texts, and write a cost table for the planner.
+
+    Checks first that moving and patching is exact where it has to be; no number is printed when that fails.
+    Ctrl-C keeps the windows that are finished, and the same command goes on from there.
+    """
+    from agentkv.diagnose.command import Options
+    from agentkv.diagnose.command import diagnose as run
+
+    options = Options(
+        model, tuple(data or ()), windows, chunk_tokens, chunks, seed, threads, device, out, calibration, plot
+    )
+    try:
+        run(Console(), options, as_json)
+    except KeyboardInterrupt:
+        typer.echo("agentkv: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:

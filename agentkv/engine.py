@@ -59,12 +59,12 @@ class Engine:
         self.costs = costs if costs is not None else CostTable.shipped()
         self.runner = Runner(loaded.model, self.layout.axes)
         self.vocabulary = loaded.model.get_input_embeddings().num_embeddings
-        sink = self._sink()
+        self.sink = self._sink()
         self.fingerprint = (
-            f"{loaded.fingerprint}:{sink.tobytes().hex()}"  # a canonical depends on its sink as well
+            f"{loaded.fingerprint}:{self.sink.tobytes().hex()}"  # a canonical depends on its sink as well
         )
         self.recipe = self._recipe()
-        self.backend = self._backend(sink)
+        self.backend = self._backend(self.sink)
         self.chunks = ChunkTable()
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()

@@ -3,7 +3,7 @@
 from agentkv.patches.apply import apply, undo
 from agentkv.patches.budget import Budget
 from agentkv.patches.depth import calibrate_depth, calibrate_effect
-from agentkv.patches.form import Patch, deficit, form
+from agentkv.patches.form import Patch, Spectrum, decompose, deficit, form
 from agentkv.patches.orbit import OrbitMean
 from agentkv.patches.recipe import Recipe
 from agentkv.patches.removal import removal
@@ -14,9 +14,11 @@ __all__ = [
     "OrbitMean",
     "Patch",
     "Recipe",
+    "Spectrum",
     "apply",
     "calibrate_depth",
     "calibrate_effect",
+    "decompose",
     "deficit",
     "form",
     "removal",

@@ -7,6 +7,8 @@ sum of the σ² left out (Eckart & Young 1936), so taking them by σ² per byte 
 cache when all components cost the same. Scheme "uniform" keeps the same rank everywhere.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -79,27 +81,74 @@ def form(
     Raises BadRank for a budget below one component, InvalidInput for slots that do not line up,
     NonFinite for NaN or infinity.
     """
+    return decompose(delta, layers).patch(budget, scheme, weights, dtype, kind)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """All components of a deficit in its chosen layers: patches of many budgets from one factorisation."""
+
+    flat: tuple[Tensor, ...]
+    """[l, n, d] per slot: the deficit in those layers."""
+    parts: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    """left [l, n, p], right [l, p, d] and power (σ²) [l, p] per slot."""
+    layers: tuple[int, ...]
+    """The l layers, ascending."""
+    depth: int
+    """L, layers of the model."""
+    total: float
+    """‖Δ‖² over all L layers and all slots."""
+
+    def deepest(self, share: float) -> Spectrum:
+        """The deepest `share` in (0, 1] of the model's layers, of those that are here. Raises BadRank."""
+        wanted = set(pick_layers(self.depth, share))
+        kept = [i for i, layer in enumerate(self.layers) if layer in wanted]
+        return Spectrum(
+            tuple(x[kept] for x in self.flat),
+            tuple((left[kept], right[kept], power[kept]) for left, right, power in self.parts),
+            tuple(self.layers[i] for i in kept),
+            self.depth,
+            self.total,
+        )
+
+    def patch(
+        self,
+        budget: Budget,
+        scheme: Scheme = "energy",
+        weights: Sequence[float | Tensor] | None = None,
+        dtype: torch.dtype | None = None,
+        kind: Kind = "conditioned",
+    ) -> Patch:
+        """The patch that the budget buys; arguments and errors as in `form`."""
+        flat, parts, dtype = self.flat, self.parts, dtype or self.flat[0].dtype
+        limit = budget.resolve(flat, self.depth, dtype.itemsize)
+        if scheme == "uniform":
+            rank = require_rank(limit, flat, dtype.itemsize)
+            keep = [torch.arange(p.shape[1], device=p.device).expand(p.shape) < rank for _, _, p in parts]
+        else:
+            costs = [(x.shape[1] + x.shape[2]) * dtype.itemsize for x in flat]
+            gains = weighted([p for _, _, p in parts], weights, self.layers)
+            keep = best_that_fit(gains, costs, limit)
+        noise = (
+            torch.finfo(flat[0].dtype).eps ** 2 * self.total
+        )  # below rounding there is only noise to store
+        keep = [k & (p > noise) for k, (_, _, p) in zip(keep, parts, strict=True)]
+        kept = sum(float(p[k].sum(dtype=torch.float64)) for k, (_, _, p) in zip(keep, parts, strict=True))
+        factors = tuple(
+            _pack(left, right, k, self.layers, self.depth, dtype)
+            for k, (left, right, _) in zip(keep, parts, strict=True)
+        )
+        return Patch(factors, kind, min(kept / self.total, 1.0) if self.total else 1.0)
+
+
+def decompose(delta: Sequence[Tensor], layers: float | Sequence[int] | None = None) -> Spectrum:
+    """Factorise a deficit, per slot [L, n, H, D], in the layers that `form` would patch. Raises as `form`."""
     flat = [x.flatten(2) for x in check(delta)]  # [L, n, d]
-    depth, dtype = flat[0].shape[0], dtype or flat[0].dtype
+    depth = flat[0].shape[0]
     chosen = pick_layers(depth, layers)
     picked = flat if len(chosen) == depth else [x[chosen] for x in flat]
-    limit = budget.resolve(picked, depth, dtype.itemsize)
-    parts = _by_width(picked)
-    if scheme == "uniform":
-        rank = require_rank(limit, picked, dtype.itemsize)
-        keep = [torch.arange(p.shape[1], device=p.device).expand(p.shape) < rank for _, _, p in parts]
-    else:
-        costs = [(x.shape[1] + x.shape[2]) * dtype.itemsize for x in picked]
-        gains = weighted([p for _, _, p in parts], weights, chosen)
-        keep = best_that_fit(gains, costs, limit)
     total = sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in flat)
-    noise = torch.finfo(flat[0].dtype).eps ** 2 * total  # components below rounding would store noise
-    keep = [k & (p > noise) for k, (_, _, p) in zip(keep, parts, strict=True)]
-    kept = sum(float(p[k].sum(dtype=torch.float64)) for k, (_, _, p) in zip(keep, parts, strict=True))
-    factors = tuple(
-        _pack(left, right, k, chosen, depth, dtype) for k, (left, right, _) in zip(keep, parts, strict=True)
-    )
-    return Patch(factors, kind, min(kept / total, 1.0) if total else 1.0)
+    return Spectrum(tuple(picked), tuple(_by_width(picked)), tuple(chosen), depth, total)
 
 
 def _by_width(slots: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:

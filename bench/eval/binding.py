@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
+from agentkv.audit import divergence
+from agentkv.calibrate import hardware
 from agentkv.kv import KVBlock
 from agentkv.models import hf
 from agentkv.patches import Budget, apply, deficit, form
 from bench.eval import gates
-from bench.eval.metrics import kl
 from bench.eval.reference import Reference, join, split
-from bench.hardware import hardware
 from bench.models import qwen_coder
 
 NAMES = [
@@ -192,7 +192,7 @@ def measure(
     choices = [encode(" " + colour)[0] for colour in item.colours]
     made = {"re-prefill": lambda: window} | arms(reference, ids, window, canonical, seed)
     logits = reference.ask([make() for make in made.values()], ask, last=1)[:, 0]  # [arms, vocab]
-    apart = kl(logits[:1], logits)
+    apart = divergence(logits[:1], logits)
     return {
         "tokens": lengths[2],
         "answer": item.answer,

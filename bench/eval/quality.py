@@ -9,23 +9,26 @@ Every finished window is written, so that a run that was stopped goes on where i
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from agentkv.audit import divergence
+from agentkv.diagnose import documents
+from agentkv.metrics import agreement
 from agentkv.models import embedded, hf
 from agentkv.patches import deficit
 from agentkv.patches.basis import BasisPool, SharedBasis
-from bench.eval import documents, gates, operations
-from bench.eval.metrics import agreement, kl
+from bench.eval import gates, operations
 from bench.eval.reference import Reference
 
 LENGTH, SIZE, ANSWER = 256, 5, 16
@@ -64,15 +67,15 @@ def main() -> None:
     def encode(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    pool = documents.chunks(encode, LENGTH)
-    chosen = documents.windows(pool, args.windows, SIZE, seed=0)
-    head = describe(loaded, args.threads, len(pool), documents.digest(chosen))
+    pool = heads(encode)
+    chosen = documents.windows(pool, args.windows, SIZE, LENGTH, seed=0)
+    head = describe(loaded, args.threads, len(pool), digest(chosen))
     state = resume(args.out, head)
     prefix = encode(PREFIX)
     a, b = chosen[0][:2]
     state["gates"] = gates.check(reference, prefix, a.ids, b.ids, encode(ASK.format(QUESTIONS[0])))
     print("gates passed:", state["gates"], flush=True)
-    basis = train(reference, prefix, documents.windows(pool, TRAIN, SIZE, seed=1))
+    basis = train(reference, prefix, documents.windows(pool, TRAIN, SIZE, LENGTH, seed=1))
     sinks = {
         "16 tokens of another prompt": encode(GENERIC)[:16],
         "the first 16 tokens of the prefix": prefix[:16],
@@ -86,6 +89,18 @@ def main() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(state, indent=1) + "\n")
         print(f"window {index + 1} of {args.windows}: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def heads(encode: Callable[[str], list[int]]) -> list[documents.Document]:
+    """The first LENGTH tokens of every README that has so many."""
+    long = documents.tokenised(encode, documents.readmes(), LENGTH)
+    return [documents.Document(d.name, d.ids[:LENGTH]) for d in long]
+
+
+def digest(chosen: Sequence[Sequence[documents.Piece]]) -> str:
+    """16 hex digits over names and tokens."""
+    text = repr([[(c.name, c.ids) for c in window] for window in chosen])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def describe(loaded: Any, threads: int, pool: int, digest: str) -> dict[str, Any]:
@@ -111,7 +126,7 @@ def resume(path: Path, head: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    reference: Reference, prefix: Sequence[int], chosen: Sequence[Sequence[documents.Chunk]]
+    reference: Reference, prefix: Sequence[int], chosen: Sequence[Sequence[documents.Piece]]
 ) -> SharedBasis:
     """A basis of rank 32 pooled over windows that are not measured."""
     pool = BasisPool()
@@ -159,7 +174,7 @@ def score(reference: Reference, case: operations.Case, ask: Sequence[int]) -> di
     for names in (every[i : i + BATCH] for i in range(0, len(every), BATCH)):
         answers = reference.ask([case.arms[name]() for name in names], ids)
         for name, arm in zip(names, answers, strict=True):
-            each = kl(truth, arm)
+            each = divergence(truth, arm)
             rows[name] = {
                 "kl": float(each[: len(ask)].mean()),
                 "kl_answer": float(each[len(ask) - 1 :].mean()),

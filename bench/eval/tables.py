@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.eval.metrics import eta, interval
+from agentkv.metrics import eta, interval
 
 RESULTS = Path(__file__).parents[1] / "results"
 Table = tuple[list[str], list[list[str]]]

@@ -11,7 +11,7 @@ import numpy as np
 from agentkv_orchestrator.chunks import digest
 from agentkv_orchestrator.cut import cut
 
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
 
 TOKENS = 1_000_000
 

@@ -16,7 +16,7 @@ from agentkv_kernels.rotate.reference import rotate as rotate_reference
 from agentkv_kernels.types import Factors, Rope
 from torch import Tensor
 
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
 from bench.timing import alternate, ratio
 
 LAYERS, TOKENS, HEADS, WIDTH, RANK = 30, 2048, 3, 64, 32

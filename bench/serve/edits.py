@@ -16,7 +16,7 @@ import torch
 
 from agentkv import Engine, Policy, Window
 from agentkv.audit import divergence
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
 from bench.serve.windows import Case, build, stock_logits
 from bench.timing import alternate, ratio
 

@@ -12,7 +12,7 @@ import torch
 from agentkv import Engine
 from agentkv.audit import divergence
 from agentkv.cache import Run
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
 from bench.serve.windows import Case, build, stock_cache
 from bench.timing import alternate, ratio
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
 
 _ARM = """
 import json, sys

@@ -1,4 +1,6 @@
-"""KL, η, greedy agreement and their bootstrap intervals."""
+"""η, greedy agreement, and the bootstrap intervals of figures that come item by item."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
@@ -7,11 +9,8 @@ from torch import Tensor
 
 RESAMPLES = 2000
 
-
-def kl(truth: Tensor, arm: Tensor) -> Tensor:
-    """KL(truth ‖ arm) of next-token distributions in nats: logits [T, vocab] -> fp64 [T]."""
-    p, q = truth.double().log_softmax(-1), arm.double().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1).clamp_min(0)
+Interval = tuple[float, float, float]
+"""A figure, and the 2.5 and 97.5 % quantiles of its resamples."""
 
 
 def agreement(truth: Tensor, arm: Tensor) -> int:
@@ -23,20 +22,23 @@ def agreement(truth: Tensor, arm: Tensor) -> int:
     return int(same.long().cumprod(0).sum())
 
 
-def interval(samples: Sequence[float]) -> tuple[float, float, float]:
+def interval(samples: Sequence[float]) -> Interval:
     """Mean and its 95 % bootstrap interval over items."""
-    return _bootstrap(lambda x: x.mean(-1), np.asarray(samples)[None])
+    return bootstrap(lambda x: x.mean(-1), np.asarray(samples)[None])
 
 
-def eta(arm: Sequence[float], blind: Sequence[float]) -> tuple[float, float, float]:
+def eta(arm: Sequence[float], blind: Sequence[float]) -> Interval:
     """η = 1 - Σ KL_arm / Σ KL_blind with its 95 % interval, resampling items (both KLs together)."""
-    return _bootstrap(
+    return bootstrap(
         lambda x: 1 - x[0].sum(-1) / x[1].sum(-1), np.stack([np.asarray(arm), np.asarray(blind)])
     )
 
 
-def _bootstrap(statistic: Callable[[np.ndarray], np.ndarray], data: np.ndarray) -> tuple[float, float, float]:
-    """`statistic` of data [k, n] along the last axis, and the 2.5 and 97.5 % quantiles of its resamples."""
+def bootstrap(statistic: Callable[[np.ndarray], np.ndarray], data: np.ndarray) -> Interval:
+    """`statistic` of data [k, n] along the last axis, with its interval; the same data give the same one.
+
+    statistic: [k, ..., n] -> [...], called with [k, resamples, n] and [k, 1, n].
+    """
     rng = np.random.default_rng(0)
     picks = rng.integers(0, data.shape[1], (RESAMPLES, data.shape[1]))
     draws = np.ravel(statistic(data[:, picks]))
