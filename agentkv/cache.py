@@ -143,7 +143,7 @@ class Run:
         """int64 ``[axes, T]``: where each token stands, on each axis of the model's positions."""
         first = self.row if self.position is None else self.position
         offsets = torch.arange(len(self.ids))[None] if self.media is None else self.media.offsets
-        return (offsets + first).expand(axes, -1)
+        return (offsets[:axes] + first).expand(axes, -1)
 
 
 class LiveCache(Cache):

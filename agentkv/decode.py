@@ -142,7 +142,7 @@ class _Decoding:
         stops = self.engine.template.stop_ids if self.sampling.stop else frozenset()
         timing, logits, since = self.window.timing, self.logits, 0.0
         for count in range(self.sampling.max_new_tokens):
-            token = choose(logits)
+            token = choose(self._sayable(logits))
             if count == 0:
                 since = time.perf_counter()
                 timing = self.window.timing = Timing(ttft_ms=(since - self.start) * 1e3)
@@ -156,6 +156,12 @@ class _Decoding:
                 logits = self._feed([token])
         if text := decoder.flush():
             yield text
+
+    def _sayable(self, logits: Tensor) -> Tensor:
+        """Without the tokens that stand for images: an answer shows none, and the next forward would look for
+        it."""
+        hidden = torch.tensor(self.engine.tower.placeholder_ids, dtype=torch.int64, device=logits.device)
+        return logits.index_fill(-1, hidden, -torch.inf) if len(hidden) else logits
 
     def _feed(self, tokens: list[int]) -> Tensor:
         self.window.require_open()

@@ -6,17 +6,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.cut import cut, recover
 from agentkv_orchestrator.window import WindowGraph
 
-from agentkv import rules
+from agentkv import messages, rules
 from agentkv.errors import Busy, ClosedError, InvalidInput, TooLong
 from agentkv.handles import Content, Entry, Handle
 from agentkv.inputs import Ids, tokenise
+from agentkv.media import Media, Tokens
 from agentkv.replacing import replaced
+from agentkv.vision import require_text
 
 if TYPE_CHECKING:
     from agentkv.engine import Engine
@@ -37,28 +39,94 @@ class Edits:
         self.streaming = False
         self.closed = False
 
+    @overload
     def append(
-        self, text: str, kind: str = "note", pin: bool = False, before: Handle | None = None
-    ) -> Handle:
-        """Add a message. kind: system, user and assistant are chat roles, anything else is shown as user
-        text.
+        self, content: str, kind: str = "note", pin: bool = False, before: Handle | None = None
+    ) -> Handle: ...
 
-        pin: refuse to evict it. before: put it in front of this handle instead of at the end.
-        Raises EmptyChunk, InvalidInput, TooLong, ForeignChunk, AlreadyEvicted (of ``before``).
+    @overload
+    def append(
+        self,
+        content: Any,
+        kind: str = "note",
+        pin: bool = False,
+        before: Handle | None = None,
+        *,
+        whole: bool = False,
+        fps: float | None = None,
+    ) -> Any: ...
+
+    def append(
+        self,
+        content: Any,
+        kind: str = "note",
+        pin: bool = False,
+        before: Handle | None = None,
+        *,
+        whole: bool = False,
+        fps: float | None = None,
+    ) -> Any:
+        """Add a message and return its handle; of a video, one message a frame and a tuple of handles.
+
+        content: text (a str is always text), an image (PIL, `pathlib.Path`, encoded bytes, uint8 ``[H, W, 3
+        or 4]``), a list of both, or a video (`agentkv.vision.Video`, a list of frames, uint8 ``[F, H, W,
+        C]``, the Path of a video file). kind: system, user and assistant are chat roles, anything else is
+        shown as user text. pin: refuse to evict it. before: put it in front of this handle instead of at the
+        end. whole, fps: of a video, see `agentkv.vision.prepare`.
+        Raises EmptyChunk, InvalidInput, TooLong, UnsupportedModel, ForeignChunk, AlreadyEvicted (of
+        ``before``).
         """
-        return self.append_ids(self._tokens(text, kind), kind, pin, before, preview=text)
+        self.require_open()
+        if not messages.is_clip(content):
+            parts = messages.parts_of(content)
+            return self._append(messages.pieces(self.engine, parts, kind), kind, pin, before, parts)
+        clip = messages.clip(self.engine, content, kind, whole, fps)
+        with self.editing():
+            noted = self.content
+            try:
+                named = enumerate(clip, 1)
+                return tuple(
+                    self._append(frame, kind, pin, before, [f"frame {i} of {len(clip)}"])
+                    for i, frame in named
+                )
+            except BaseException:
+                self.content = noted
+                raise
 
     def append_ids(
         self, ids: Ids, kind: str = "note", pin: bool = False, before: Handle | None = None, preview: str = ""
     ) -> Handle:
         """As `append`, for token ids int64 ``[T]`` that need no template."""
+        return self._append([Tokens(ids)], kind, pin, before, [preview])
+
+    def _append(
+        self,
+        pieces: Sequence[Tokens],
+        kind: str,
+        pin: bool,
+        before: Handle | None,
+        parts: Sequence[Any],
+    ) -> Handle:
         with self.editing():
-            rules.token_ids(ids, self.engine.vocabulary)
-            rules.fits(self.content.tokens + len(ids), self.max_tokens)
+            for ids, media in pieces:
+                rules.token_ids(ids, self.engine.vocabulary)
+                if media is None:
+                    require_text(ids, self.engine.tower)
+            count = sum(len(ids) for ids, _ in pieces)
+            rules.fits(self.content.tokens + count, self.max_tokens)
             at = self._index(before)
-            handle = Handle(self.engine.numbers(1), kind, len(ids), _words(preview))
-            self.content = self.content.with_entry(Entry(handle, self.cut_parts(ids, kind), pinned=pin), at)
+            handle = Handle(self.engine.numbers(1), kind, count, _words(messages.preview(parts)))
+            cut = [part for ids, media in pieces for part in self._cut(ids, media, kind)]
+            shown = (self.engine.tokens(chunk.id).media for _, chunk in cut)
+            entry = Entry(handle, tuple(cut), pinned=pin, media=tuple(m for m in shown if m is not None))
+            self.content = self.content.with_entry(entry, at)
             return handle
+
+    def _cut(self, ids: Ids, media: Media | None, kind: str) -> tuple[tuple[int, Chunk], ...]:
+        """An image is one chunk, text is cut by content."""
+        if media is None:
+            return self.cut_parts(ids, kind)
+        return ((self.engine.numbers(1), self.engine.register(ids, kind, media)),)
 
     def evict(self, handle: Handle) -> None:
         """Take it out of the window. Its KV goes to the store, so that it can be recalled.
@@ -121,6 +189,8 @@ class Edits:
         ids = self._tokens(text, handle.kind if isinstance(handle, Handle) else "note")
         with self.editing():
             old = rules.live(self.content, handle)
+            rules.text_only(old)
+            require_text(ids, self.engine.tower)
             rules.fits(self.content.tokens - handle.tokens + len(ids), self.max_tokens)
             parts = replaced(self, old, ids)
             new = Handle(self.engine.numbers(1), handle.kind, len(ids), _words(text))

@@ -29,6 +29,7 @@ from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
 from agentkv.store.base import Store, residency
 from agentkv.store.memory import MemoryStore
+from agentkv.vision import VisionAdapter, tower_of
 from agentkv.window import Window
 
 FORGET_AT = 1024
@@ -50,6 +51,7 @@ class Engine:
         config: EngineConfig,
         store: Store | None = None,
         costs: CostTable | None = None,
+        vision: VisionAdapter | None = None,
     ) -> None:
         self.loaded, self.config = loaded, config
         self.tokenizer, self.layout = loaded.tokenizer, loaded.layout
@@ -58,6 +60,7 @@ class Engine:
         self.store: Store = store if store is not None else MemoryStore(config.store_bytes)
         self.costs = costs if costs is not None else CostTable.shipped()
         self.runner = Runner(loaded.model, self.layout.axes)
+        self.tower = tower_of(loaded.model, loaded.processor, vision, self.runner.lock)
         self.vocabulary = loaded.model.get_input_embeddings().num_embeddings
         self.sink = self._sink()
         self.fingerprint = (
@@ -86,16 +89,17 @@ class Engine:
         device: str = "cpu",
         store: Store | None = None,
         costs: CostTable | None = None,
+        vision: VisionAdapter | None = None,
         **settings: Any,
     ) -> Engine:
         """An engine over a local model directory, a hub id, or (None) the embedded SmolLM2-135M-Instruct.
 
-        settings: fields of `EngineConfig`. Raises ModelNotFound, UnsupportedModel, and pydantic's
-        ValidationError for an unknown setting.
+        vision: an image encoder for a text-only model. settings: fields of `EngineConfig`. Raises
+        ModelNotFound, UnsupportedModel, and pydantic's ValidationError for an unknown setting.
         """
         config = EngineConfig(**settings)
         path = embedded.ensure() if path_or_hub_id is None else path_or_hub_id
-        return cls(hf.load(path, dtype=dtype, device=device), config, store, costs)
+        return cls(hf.load(path, dtype=dtype, device=device), config, store, costs, vision)
 
     @classmethod
     def from_model(
@@ -103,12 +107,18 @@ class Engine:
         model: torch.nn.Module,
         tokenizer: Any,
         *,
+        processor: Any = None,
         store: Store | None = None,
         costs: CostTable | None = None,
+        vision: VisionAdapter | None = None,
         **settings: Any,
     ) -> Engine:
-        """An engine over a transformers model that is loaded already. The model is used, never changed."""
-        return cls(hf.wrap(model, tokenizer), EngineConfig(**settings), store, costs)
+        """An engine over a transformers model that is loaded already. The model is used, never changed.
+
+        processor: the model's own, for images. vision: an image encoder for a text-only model.
+        """
+        loaded = hf.wrap(model, tokenizer, processor=processor)
+        return cls(loaded, EngineConfig(**settings), store, costs, vision)
 
     def window(self, policy: str | Policy = "balanced", max_tokens: int | None = None) -> Window:
         """An empty window. policy: exact | balanced | fast, or a Policy. max_tokens: its length at most
@@ -145,13 +155,14 @@ class Engine:
         """The chunk of these ids under this engine's model; ids are compared when its digest is known
         already.
 
-        media: what they stand for; it is held as long as the caller holds it.
+        media: what they stand for; of equal ones the first stays, as long as someone holds what `tokens`
+        gives.
         """
         if media is None:
             return self.chunks.register(ids, kind, self.fingerprint)
         chunk = self.chunks.register(ids, kind, self.fingerprint, media.digest, media.span)
         with self._lock:
-            self._media[chunk.id] = media
+            self._media.setdefault(chunk.id, media)  # the first one may be held by others
         return chunk
 
     def tokens(self, chunk_id: str) -> Tokens:

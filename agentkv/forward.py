@@ -18,6 +18,7 @@ from agentkv.cache import LiveCache, Overlay, Run
 from agentkv.errors import NonFinite, OutOfMemory
 from agentkv.linear import routable_linears, routed
 from agentkv.models.layouts import body_of
+from agentkv.models.media_inputs import inputs_for
 
 
 @contextmanager
@@ -68,7 +69,7 @@ class Runner:
         ids = torch.tensor(np.concatenate([np.asarray(run.ids) for run in runs]), device=device)
         positions = torch.cat([run.positions(self.axes) for run in runs], dim=1).to(device)  # [axes, ΣT]
         inputs: dict[str, Any] = {
-            "input_ids": ids[None],
+            **inputs_for(self.model, ids, runs),
             "position_ids": positions if self.axes == 1 else positions[:, None],
             "cache": cache,
             "use_cache": True,

@@ -64,6 +64,15 @@ def unpinned(entry: Entry) -> None:
         )
 
 
+def text_only(entry: Entry) -> None:
+    if entry.media:
+        raise InvalidInput(
+            got=f"another text for {entry.handle!r}, which shows an image",
+            expected="a message of text",
+            do="evict it and append the new one in its place with before=",
+        )
+
+
 def fits(tokens: int, limit: int) -> None:
     if tokens > limit:
         raise TooLong(

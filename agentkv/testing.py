@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,9 @@ class FakeTokenizer:
 
 
 class _NoModel(nn.Module):
-    """What an engine reads of a model: its device and the size of its vocabulary."""
+    """What an engine reads of a model: its device, its type and the size of its vocabulary."""
+
+    config = SimpleNamespace(model_type="none")
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,10 +16,10 @@ from agentkv.models.media_spec import MediaSpec, media_spec
 
 
 class MediaRun(Protocol):
-    """Tokens of one chunk in a forward: int64 ids [T], and its media if it is an image or a frame."""
+    """Tokens of one chunk in a forward: int64 ids [T], array or tensor, and its media if it is an image."""
 
     @property
-    def ids(self) -> Tensor: ...
+    def ids(self) -> Any: ...
 
     @property
     def media(self) -> Media | None: ...
@@ -68,7 +68,7 @@ def _encoder_outputs(spec: MediaSpec, ids: Tensor, runs: Sequence[MediaRun]) -> 
     by_token: dict[int, list[Features]] = {}
     for run in runs:
         if run.media is not None:
-            token = int(run.ids[run.media.placeholders.to(run.ids.device)][0])
+            token = int(run.ids[int(run.media.placeholders.nonzero()[0])])
             by_token.setdefault(token, []).append(run.media.features)
     names = {spec.image_id: "image", spec.video_id: "video"}
     for token, features in by_token.items():
