@@ -204,6 +204,18 @@ WRAPPERS: dict[str, dict[str, Any]] = {
         },
     },
     "gemma3": {"text_config": TEXT["gemma3_text"], "vision_config": _SIGLIP, "mm_tokens_per_image": 4},
+    "llama4": {
+        "text_config": TEXT["llama4_text"],
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 16,
+            "patch_size": 8,
+            "vision_output_dim": 16,
+        },
+    },
     "kimi_k25": {
         "text_config": {"model_type": "deepseek_v3", **TEXT["deepseek_v3"]},
         "vision_config": {
@@ -217,3 +229,65 @@ WRAPPERS: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 512,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.9,
+}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.3, 1.7],
+    "long_factor": [1.0, 2.0, 5.0, 9.0],
+    "original_max_position_embeddings": 2048,
+}
+
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 8.0,
+        "original_max_position_embeddings": 512,
+    },
+}
+"""Rope scalings with a fixed table, for the `rope_parameters` of a tiny llama."""
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"llama-{name}": ("llama", {"rope_parameters": rope}) for name, rope in ROPES.items()},
+    "mistral-full": ("mistral", {"sliding_window": None}),
+    "qwen2-full": ("qwen2", {"use_sliding_window": False}),
+    "qwen3-sliding": ("qwen3", {"use_sliding_window": True, "max_window_layers": 1, **_SLIDING}),
+    "phi3-longrope": ("phi3", {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 2048}),
+    "phi3-sliding": ("phi3", _SLIDING),
+    "stablelm-plain": ("stablelm", {"qk_layernorm": False, "use_parallel_residual": True}),
+    "minimax_m2-whole": ("minimax_m2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "smollm3-full": ("smollm3", {"use_sliding_window": False}),
+    "exaone4-full": ("exaone4", {"sliding_window": None, "layer_types": [_FULL] * 4}),
+    "gemma2-uncapped": ("gemma2", {"attn_logit_softcapping": None}),
+    "gpt_oss-unscaled": ("gpt_oss", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "deepseek_v2-yarn": ("deepseek_v2", {"rope_parameters": _YARN, "q_lora_rank": None}),
+    "deepseek_v3-yarn": ("deepseek_v3", {"rope_parameters": _YARN}),
+    "deepseek_v3-half": ("deepseek_v3", {"rope_interleave": False}),
+    "minicpm3-longrope": ("minicpm3", {"rope_parameters": _LONGROPE}),
+    "minicpm3-wide-values": ("minicpm3", {"v_head_dim": 26}),
+    "ministral3-sliding": ("ministral3", _SLIDING),
+    "llava-sliding": ("llava", {"model_type": "mistral", **_SLIDING}),
+    "mistral3-scaled": (
+        "mistral3",
+        {"model_type": "ministral3", "head_dim": 8, "rope_parameters": _QUERY_SCALE},
+    ),
+}
+"""Other settings of a family: (model type, fields of its text config)."""

@@ -21,35 +21,18 @@ from transformers import (
 
 from agentkv.models.families import FAMILIES
 from agentkv.models.layouts import body_of, decoder_of
-from tests.family_configs import BASE, TEXT, VOCAB, WRAPPERS
+from tests.family_configs import BASE, ROPES, TEXT, VOCAB, WRAPPERS
 
-ROPES: dict[str, dict[str, Any]] = {
-    "linear": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0},
-    "llama3": {
-        "rope_type": "llama3",
-        "rope_theta": 1e4,
-        "factor": 4.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-    },
-    "yarn": {
-        "rope_type": "yarn",
-        "rope_theta": 1e4,
-        "factor": 8.0,
-        "original_max_position_embeddings": 512,
-    },
-}
-"""Rope scalings with a fixed table, for the `rope_parameters` of a tiny llama."""
+__all__ = ["ROPES", "VOCAB", "full_precision", "tiny_config", "tiny_model", "tiny_tokenizer"]
 
 
-def tiny_config(model_type: str = "llama", **overrides: Any) -> Any:
+def tiny_config(model_type: str = "llama", /, **overrides: Any) -> Any:
     """A transformers config of a few thousand parameters. overrides: of its text model."""
     if model_type in WRAPPERS:
         fields = deepcopy(WRAPPERS[model_type])  # transformers writes into the dicts it is given
         text = _known({**BASE, **fields["text_config"], **overrides})
         return CONFIG_MAPPING[model_type](**{**fields, "text_config": text})
-    return CONFIG_MAPPING[model_type](**_known(deepcopy({**BASE, **TEXT.get(model_type, {}), **overrides})))
+    return CONFIG_MAPPING[model_type](**_known(deepcopy({**BASE, **TEXT[model_type], **overrides})))
 
 
 def _known(fields: dict[str, Any]) -> dict[str, Any]:
@@ -58,15 +41,24 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def tiny_model(
-    model_type: str = "llama", dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: Any
+    model_type: str = "llama",
+    /,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    attention: str = "sdpa",
+    **overrides: Any,
 ) -> Any:
-    """A random model in eval mode; the same arguments give the same weights."""
+    """A random model in eval mode; the same arguments give the same weights. attention: transformers' name
+    for the one it has outside of agentkv's forwards."""
     sees = FAMILIES[model_type].loads == "image-text"
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        # The grouped matrix product of experts has no fp64.
-        model = kind.from_config(tiny_config(model_type, **overrides), experts_implementation="eager")
+        model = kind.from_config(
+            tiny_config(model_type, **overrides),
+            attn_implementation=attention,
+            experts_implementation="eager",  # the grouped matrix product of experts has no fp64
+        )
     return model.to(dtype).eval()
 
 
