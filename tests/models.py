@@ -45,11 +45,11 @@ def tiny_model(
     /,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
-    attention: str = "sdpa",
+    attention: str | None = None,
     **overrides: Any,
 ) -> Any:
     """A random model in eval mode; the same arguments give the same weights. attention: transformers' name
-    for the one it has outside of agentkv's forwards."""
+    for the one it has outside of agentkv's forwards; None: its own choice."""
     sees = FAMILIES[model_type].loads == "image-text"
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):

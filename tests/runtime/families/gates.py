@@ -112,7 +112,7 @@ def slots_of(cache: DynamicCache) -> tuple[Tensor, Tensor]:
 
 
 def ours(model: Any, kv: WindowKV, *runs: Run, keep: int = 0) -> Tensor:
-    return Runner(model).run(list(runs), kv.live(), keep)
+    return Runner(model, layout_of(model).axes).run(list(runs), kv.live(), keep)
 
 
 def rows(model: Any, capacity: int) -> WindowKV:
