@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from agentkv_orchestrator.errors import OrchestratorError
@@ -16,6 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkv.errors import AgentKVError
+
+if TYPE_CHECKING:
+    from agentkv.models.families import Family
 
 FAILED, INTERRUPTED = 2, 130
 """Exit codes: an error that was told in one message; Ctrl-C, as a shell reports it."""
@@ -158,20 +161,43 @@ def diagnose(
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the model families: which load, which do not, and why."""
+    """List the model families: which load, what of their cache turns with the position, and why the others
+    do not load.
+
+    exact: turned keys are those of the other position. approximate: exact below a position, as the reason
+    says. later: not proven here. refused: cannot be moved.
+    """
     from agentkv.models.families import FAMILIES
 
-    rows = [asdict(family) for family in FAMILIES.values()]
     if as_json:
+        slots = ("content_slot", "rope_slot")
+        rows = [asdict(f) | {slot: getattr(f, slot) for slot in slots} for f in FAMILIES.values()]
         typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "))
-    colours = {"exact": "green", "later": "yellow", "refused": "red"}
-    for row in rows:
-        table.add_row(*(str(value or "") for value in row.values()), style=colours[row["status"]])
+    for name in ("model type", "status", "attention", "content", "rope band", "also", "reason"):
+        table.add_column(name, no_wrap=name == "model type")
+    colours = {"exact": "green", "approximate": "cyan", "later": "yellow", "refused": "red"}
+    for family in FAMILIES.values():
+        table.add_row(*_cells(family), style=colours[family.status])
     Console().print(table)
+
+
+def _cells(family: Family) -> tuple[str, ...]:
+    """One line of `agentkv models`."""
+    axes = f"{family.axes} axes ({family.sections})" if family.axes > 1 else ""
+    band = ", ".join(filter(None, (family.rope_slot, family.style, axes)))
+    also = [
+        f"text model: {family.text}" if family.text else "",
+        "inside a wrapper" if family.loads == "inside" else "",
+        f"no positions: by {family.still}" if family.still else "",
+        f"query scale: by {family.query_scale}" if family.query_scale else "",
+        *family.traits,
+    ]
+    notes = "; ".join(filter(None, also))
+    return (
+        family.model_type, family.status, family.attention, family.content_slot, band, notes, family.reason
+    )  # fmt: skip
 
 
 def main() -> None:

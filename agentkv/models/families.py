@@ -51,23 +51,29 @@ class Family:
 
     @property
     def rope_slot(self) -> str:
-        """The cache slot whose band turns; the other one holds content alone."""
+        """The cache slot whose band turns; empty where none does or the text model decides."""
         return "" if self.style is None else "values" if self.attention == "MLA" else "keys"
+
+    @property
+    def content_slot(self) -> str:
+        """The cache slot that holds content alone."""
+        return "" if self.style is None else "keys" if self.attention == "MLA" else "values"
 
 
 def _rows(names: str, attention: Any, style: Style | None, status: Status, **more: Any) -> list[Family]:
     return [Family(name, attention, style, status, **more) for name in names.split()]
 
 
-_SLIDING = "sliding layers"
+_SLIDING, _PARTIAL = "sliding layers", "the first dims of a head turn"
 _LENGTH = "longrope: up to the original length, by the short factors"
 _SCALED = "the query scale grows with the position beyond the original length: exact below it"
 _TEXT = [
-    *_rows("llama internlm3 olmo2 granite stablelm phi minimax_m2 glm4_moe", "GQA", "half", "exact"),
-    *_rows("gpt_neox persimmon", "MHA", "half", "exact"),
+    *_rows("llama internlm3 olmo2 granite", "GQA", "half", "exact"),
+    *_rows("stablelm phi minimax_m2 glm4_moe", "GQA", "half", "exact", traits=(_PARTIAL,)),
+    *_rows("gpt_neox persimmon", "MHA", "half", "exact", traits=(_PARTIAL,)),
     *_rows("mistral qwen2 qwen3", "GQA", "half", "exact", traits=(_SLIDING,)),
-    *_rows("phi3", "GQA", "half", "exact", reason=_LENGTH, traits=(_SLIDING,)),
-    *_rows("glm4", "GQA", "interleaved", "exact"),
+    *_rows("phi3", "GQA", "half", "exact", reason=_LENGTH, traits=(_SLIDING, _PARTIAL)),
+    *_rows("glm4", "GQA", "interleaved", "exact", traits=(_PARTIAL,)),
     *_rows("cohere2", "GQA", "interleaved", "exact", still="full_attention", traits=(_SLIDING,)),
     *_rows("exaone4", "GQA", "half", "exact", still="full_attention", traits=(_SLIDING,)),
     *_rows("smollm3", "GQA", "half", "exact", still="no_rope_layers", traits=(_SLIDING,)),
@@ -110,8 +116,26 @@ _TEXT = [
         "qwen2_vl_text qwen2_5_vl_text", "GQA", "half", "exact", loads="inside", axes=3, sections="chunked"
     ),
     *_rows("qwen3_vl_text", "GQA", "half", "exact", loads="inside", axes=3, sections="interleaved"),
-    *_rows("glm4v_text", "GQA", "interleaved", "exact", loads="inside", axes=3, sections="chunked"),
-    *_rows("glm4v_moe_text", "GQA", "half", "exact", loads="inside", axes=3, sections="chunked"),
+    *_rows(
+        "glm4v_text",
+        "GQA",
+        "interleaved",
+        "exact",
+        loads="inside",
+        axes=3,
+        sections="chunked",
+        traits=(_PARTIAL,),
+    ),
+    *_rows(
+        "glm4v_moe_text",
+        "GQA",
+        "half",
+        "exact",
+        loads="inside",
+        axes=3,
+        sections="chunked",
+        traits=(_PARTIAL,),
+    ),
     *_rows(
         "gemma3n",
         "GQA",

@@ -71,9 +71,14 @@ def test_models(call: Call) -> None:
     found = {row["model_type"]: row for row in json.loads(out)}
     assert set(found) == set(FAMILIES)
     assert found["mamba"]["reason"] == FAMILIES["mamba"].reason
+    latent = found["deepseek_v2"]
+    slots = (latent["content_slot"], latent["rope_slot"], latent["style"])
+    assert slots == ("keys", "values", "interleaved")
+    assert (found["qwen3_vl"]["axes"], found["qwen3_vl"]["sections"]) == (3, "interleaved")
     code, out, _ = call("models")
     assert code == 0
     assert all(name in out for name in FAMILIES)
+    assert all(family.status in out for family in FAMILIES.values())
 
 
 def test_demo(call: Call, tiny: None, tmp_path: Path) -> None:
