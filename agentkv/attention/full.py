@@ -7,6 +7,7 @@ new tokens among themselves are causal. The two partial results meet in a log-su
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from agentkv_kernels.registry import pick
 from torch import Tensor
 
@@ -28,3 +29,15 @@ def attend_full(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = Tr
         return fresh, fresh_lse
     old, old_lse = partial_attention(q, k[:, :, :past], v[:, :, :past], scale)
     return pick("merge", q.device)(old, old_lse, fresh, fresh_lse)
+
+
+def attend_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = True) -> Tensor:
+    """`attend_full` where nothing is to be merged and nobody asks for sums: T is 1 or all keys, or not
+    causal.
+
+    torch's own attention, which on a GPU never holds the scores. On a CPU `attend_full` is the faster one,
+    because the query heads of a group read each key once.
+    """
+    grouped = q.shape[1] != k.shape[1]
+    hides = causal and q.shape[2] > 1
+    return F.scaled_dot_product_attention(q, k, v, is_causal=hides, scale=scale, enable_gqa=grouped)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentkv.attention.band import attend_band
-from agentkv.attention.full import attend_full
+from agentkv.attention.full import attend_at_once, attend_full
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,9 @@ def attend_runs(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule, causal: bool) -> Tensor:
     window = rule.window if rule.window and rule.window < k.shape[2] else None
+    whole = not causal or q.shape[2] in (1, k.shape[2])
+    if whole and q.device.type != "cpu" and not window and rule.softcap is None and rule.sinks is None:
+        return attend_at_once(q, k, v, rule.scale, causal)
     if window or rule.softcap is not None:
         out, lse = attend_band(q, k, v, rule.scale, causal, window, rule.softcap)
     else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from agentkv.attention import Rule, Span, attend_runs, attention_function, band, seeing
-from agentkv.attention.full import attend_full
+from agentkv.attention.full import attend_at_once, attend_full
 from agentkv.attention.partial import partial_attention
 from agentkv.errors import Busy, UnsupportedModel
 from tests.tolerances import KV, kv_error
@@ -109,6 +109,21 @@ def test_values_of_another_width_than_keys(dim: int, value_dim: int, rule: str) 
     found = attend_runs(q, k, v, RULES[rule], [(9, 30)])
     assert found.shape == (1, 6, 9, value_dim)
     assert kv_error(found, naive(q, k, v, RULES[rule])) <= KV[torch.float64]
+
+
+@pytest.mark.parametrize(("query_heads", "heads"), HEADS)
+@pytest.mark.parametrize(
+    ("past", "new", "causal"), [(0, 9, True), (20, 1, True), (20, 9, False), (0, 9, False)]
+)
+def test_attention_at_once_is_attention(
+    query_heads: int, heads: int, past: int, new: int, causal: bool
+) -> None:
+    """What a GPU does where nothing is to be merged."""
+    q = draw(query_heads, new, torch.float64, 0)
+    k, v = (draw(heads, past + new, torch.float64, seed) for seed in (1, 2))
+    found = attend_at_once(q, k, v, 0.3, causal)
+    assert kv_error(found, naive(q, k, v, Rule(0.3), () if causal else ((0, new),))) <= KV[torch.float64]
+    assert kv_error(found, attend_full(q, k, v, 0.3, causal)[0]) <= KV[torch.float64]
 
 
 def test_rows_that_are_not_contiguous() -> None:
