@@ -26,19 +26,29 @@ def has(plan: Plan, kind: type) -> bool:
     return any(isinstance(op, kind) for op in plan.ops)
 
 
-def test_a_recall_by_a_full_rank_patch_and_a_fork(engine: Engine) -> None:
+def test_a_full_rank_patch_and_a_fork_in_a_window_that_starts_elsewhere(engine: Engine) -> None:
+    """The patch is formed of rows from row 0 on, and turned to where the second window has the message."""
+    first = engine.window(STRICT)
+    first.append(words(31, 1))
+    note = first.append(words(29, 2))
+    first.commit()
+    first.evict(note)
+    first.commit()
+    first.close()
     window = engine.window(STRICT)
+    gone = window.append(words(27, 3))
     window.append(words(31, 1))
-    note = window.append(words(29, 2))
     window.commit()
-    window.evict(note)
+    window.evict(gone)
     window.commit()
+    moves = engine.layout.exact_below is None  # else queries are scaled by their position: the frame stays
+    assert window.kv.start == (27 if moves else 0)
     window.settle()
     fork = window.fork()
-    fork.append(words(5, 3))
-    fork.recall(note)
+    fork.append(words(5, 4))
+    fork.append(words(29, 2))
     assert has(fork.commit(), Prefill)  # behind other words the patch is none
-    window.recall(note)
+    window.append(words(29, 2))
     plan = window.commit()
     assert has(plan, ApplyPatch)
     assert not has(plan, Prefill)
