@@ -39,9 +39,17 @@ SCALES: dict[str, Callable[[Any], int]] = {
 
 
 def body_of(model: Any) -> Any:
-    """A causal LM without its head: what `base_model` means, also where the prefix it goes by names
-    nothing."""
-    return model.model if model.base_model is model else model.base_model
+    """A causal LM without its head: what `base_model` means, also where the prefix it goes by names nothing.
+
+    Raises UnsupportedModel for a model that is all body, or hides it elsewhere.
+    """
+    body = model.base_model if model.base_model is not model else getattr(model, "model", None)
+    if body is None:
+        raise refusal(
+            f"{type(model).__name__} without a body beside its head",
+            do="load the model with AutoModelForCausalLM or AutoModelForImageTextToText, as its row says",
+        )
+    return body
 
 
 def decoder_of(model: Any) -> Any:

@@ -111,6 +111,11 @@ def test_a_model_without_weights_is_refused() -> None:
         wrap(tiny_model().to("meta"))
 
 
+def test_a_model_without_a_head_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="LlamaModel without a body beside its head"):
+        wrap(tiny_model().model)
+
+
 def test_a_model_without_a_shared_rotary_table_is_refused() -> None:
     model = tiny_model()
     del model.model.rotary_emb
@@ -172,6 +177,8 @@ def test_llama4_loads_as_text(tmp_path: Path) -> None:
     tiny_tokenizer().save_pretrained(directory)
     with pytest.raises(AttributeError, match="image_outputs"), torch.no_grad():
         whole(torch.tensor([[3, 4]]))
+    with pytest.raises(UnsupportedModel, match="Llama4ForConditionalGeneration without a body"):
+        wrap(whole)
     loaded = load(directory)
     assert type(loaded.model).__name__ == "Llama4ForCausalLM"
     inside = whole.language_model.model.embed_tokens.weight
