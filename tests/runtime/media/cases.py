@@ -39,9 +39,13 @@ class Rig(NamedTuple):
     tower: VisionTower
 
 
-@cache
 def rig(family: str, dtype: torch.dtype = torch.float64) -> Rig:
     """A tiny model with its processor; the tower's counter goes on from test to test."""
+    return _rig(family, dtype)
+
+
+@cache
+def _rig(family: str, dtype: torch.dtype) -> Rig:
     model, own = vlm(family, dtype), processor(family)
     return Rig(model, own, tower_of(model, own))
 

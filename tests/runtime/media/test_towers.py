@@ -13,12 +13,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import CONFIG_MAPPING
 
 from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
+from agentkv.models.layouts import judge
 from agentkv.models.media_inputs import inputs_for
 from agentkv.models.media_spec import SEEN
 from agentkv.vision import VisionAdapter, prepare, require_text, tower_of
-from tests.models import tiny_config, tiny_model
+from tests.models import tiny_model
 from tests.runtime.media.cases import FAMILIES, TALL, WIDE, Piece, all_ids, laid_out, our_logits, rig, tokens
 from tests.tolerances import LOGITS
 from tests.vlm_models import picture, vlm
@@ -149,10 +151,8 @@ def test_a_missing_processor_is_named_only_when_an_image_comes() -> None:
 
 @pytest.mark.parametrize("model_type", ["qwen2_5_omni", "gemma3n"])
 def test_models_that_hear_are_not_loaded(model_type: str) -> None:
-    from agentkv.models.families import layout_of
-
     with pytest.raises(UnsupportedModel, match=model_type):
-        layout_of(tiny_config(model_type))
+        judge(CONFIG_MAPPING[model_type]())
 
 
 def test_the_lock_is_held_while_the_tower_runs() -> None:
