@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from transformers import CONFIG_MAPPING
 
 from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
@@ -21,32 +20,22 @@ from agentkv.models.media_inputs import inputs_for
 from agentkv.models.media_spec import SEEN
 from agentkv.vision import VisionAdapter, prepare, require_text, tower_of
 from tests.models import tiny_model
-from tests.runtime.media.cases import FAMILIES, TALL, WIDE, Piece, all_ids, laid_out, our_logits, rig, tokens
+from tests.runtime.media.cases import (
+    FAMILIES,
+    HIDDEN,
+    TALL,
+    WIDE,
+    Patches,
+    Piece,
+    all_ids,
+    laid_out,
+    our_logits,
+    rig,
+    tokens,
+)
 from tests.tolerances import LOGITS
 from tests.vlm_models import picture, vlm
 from tests.vlm_processors import processor
-
-HIDDEN = 72
-
-
-class Patches:
-    """An adapter: one embedding a row of eight pixels, from a fixed projection."""
-
-    placeholder_id = 96
-
-    def __init__(self, hidden: int = HIDDEN) -> None:
-        self.projection = torch.randn(
-            3, hidden, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
-
-    def encode(self, image: Image.Image) -> Tensor:
-        rows = torch.tensor(list(image.get_flattened_data()), dtype=torch.float64).reshape(
-            -1, 8 * image.width, 3
-        )
-        return rows.mean(1) / 255 @ self.projection
-
-    def digest(self) -> bytes:
-        return b"patches"
 
 
 def test_an_adapter_writes_embeddings_where_placeholders_stand() -> None:
