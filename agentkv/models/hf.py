@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
+    ProcessorMixin,
 )
 from transformers.utils import cached_file
 
@@ -80,7 +81,7 @@ def load(
     try:
         model, info = kind.from_pretrained(path, config=config, dtype=wanted, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(path)
-        processor = AutoProcessor.from_pretrained(path) if sees and _has_processor(path) else None
+        processor = _processor(path) if sees else None
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise _not_found(path, f"that could not be read ({_first_line(error)})") from error
     if info["missing_keys"]:  # transformers would go on with random weights
@@ -136,11 +137,19 @@ def fingerprint(model: Any, tokenizer: Any = None, processor: Any = None) -> str
     return digest.hexdigest()
 
 
-def _has_processor(path: str) -> bool:
-    found = (
+def _processor(path: str) -> Any:
+    """None where no processor lies beside the weights, or a package that it needs is missing (torchvision for
+    videos): text runs all the same, and whoever appends an image is told."""
+    files = (
         cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in _PROCESSOR_FILES
     )
-    return any(found)
+    if not any(files):
+        return None
+    try:
+        found = AutoProcessor.from_pretrained(path)
+    except ImportError:
+        return None
+    return found if isinstance(found, ProcessorMixin) else None  # transformers gives a tokenizer otherwise
 
 
 def _sample(weight: Tensor) -> bytes:

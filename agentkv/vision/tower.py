@@ -101,8 +101,9 @@ def _refusal(model_type: str, processor: Any) -> UnsupportedModel | None:
         return UnsupportedModel(
             got=f"an image or video for {model_type!r}, loaded without its processor",
             expected="the processor that the model was published with",
-            do="load the model from a directory with preprocessor_config.json (a video processor needs the "
-            "package torchvision), or pass processor=",
+            do="load the model from a directory with its preprocessor_config.json, install what the "
+            "processor needs (torchvision where the model takes videos as well, num2words for smolvlm), or "
+            "pass processor=",
         )
     return None
 

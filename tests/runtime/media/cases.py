@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from agentkv.media import Media
@@ -19,6 +20,29 @@ GRIDDED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v", "glm4v_moe")
 """Those with a position for each of time, height and width."""
 
 WIDE, TALL = picture(40, 24, seed=1), picture(16, 56, seed=2)
+
+
+HIDDEN = 72
+
+
+class Patches:
+    """An adapter: one embedding a row of eight pixels, from a fixed projection."""
+
+    placeholder_id = 96
+
+    def __init__(self, hidden: int = HIDDEN) -> None:
+        self.projection = torch.randn(
+            3, hidden, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+
+    def encode(self, image: Image.Image) -> Tensor:
+        rows = torch.tensor(list(image.get_flattened_data()), dtype=torch.float64).reshape(
+            -1, 8 * image.width, 3
+        )
+        return rows.mean(1) / 255 @ self.projection
+
+    def digest(self) -> bytes:
+        return b"patches"
 
 
 class Piece(NamedTuple):
@@ -39,9 +63,13 @@ class Rig(NamedTuple):
     tower: VisionTower
 
 
-@cache
 def rig(family: str, dtype: torch.dtype = torch.float64) -> Rig:
     """A tiny model with its processor; the tower's counter goes on from test to test."""
+    return _rig(family, dtype)
+
+
+@cache
+def _rig(family: str, dtype: torch.dtype) -> Rig:
     model, own = vlm(family, dtype), processor(family)
     return Rig(model, own, tower_of(model, own))
 

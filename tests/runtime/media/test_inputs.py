@@ -25,6 +25,7 @@ from tests.runtime.media.cases import (
     rig,
 )
 from tests.tolerances import LOGITS
+from tests.vlm_models import picture
 
 DTYPES = (torch.float64, torch.float32)
 
@@ -49,7 +50,9 @@ def test_a_forward_over_stored_features_is_one_over_pixels(family: str, dtype: t
         truth = found.model(**wanted).logits[0]
     ours = our_logits(found, family, pieces, **block_ids(pieces))
     assert float((ours - truth).abs().max()) <= LOGITS[dtype]
-    blind = our_logits(found, family, laid_out(found, ["ab", TALL, "cde", TALL, "f"]))
+    other = laid_out(found, ["ab", WIDE, "cde", picture(*TALL.size, seed=3), "f"])
+    assert all_ids(other).tolist() == all_ids(pieces).tolist()
+    blind = our_logits(found, family, other, **block_ids(other))
     assert float((blind[-1] - truth[-1]).abs().max()) > 1e-2  # the image does matter
 
 

@@ -12,39 +12,30 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from transformers import CONFIG_MAPPING
 
 from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
+from agentkv.models.layouts import judge
 from agentkv.models.media_inputs import inputs_for
 from agentkv.models.media_spec import SEEN
 from agentkv.vision import VisionAdapter, prepare, require_text, tower_of
-from tests.models import tiny_config, tiny_model
-from tests.runtime.media.cases import FAMILIES, TALL, WIDE, Piece, all_ids, laid_out, our_logits, rig, tokens
+from tests.models import tiny_model
+from tests.runtime.media.cases import (
+    FAMILIES,
+    HIDDEN,
+    TALL,
+    WIDE,
+    Patches,
+    Piece,
+    all_ids,
+    laid_out,
+    our_logits,
+    rig,
+    tokens,
+)
 from tests.tolerances import LOGITS
 from tests.vlm_models import picture, vlm
 from tests.vlm_processors import processor
-
-HIDDEN = 72
-
-
-class Patches:
-    """An adapter: one embedding a row of eight pixels, from a fixed projection."""
-
-    placeholder_id = 96
-
-    def __init__(self, hidden: int = HIDDEN) -> None:
-        self.projection = torch.randn(
-            3, hidden, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
-
-    def encode(self, image: Image.Image) -> Tensor:
-        rows = torch.tensor(list(image.get_flattened_data()), dtype=torch.float64).reshape(
-            -1, 8 * image.width, 3
-        )
-        return rows.mean(1) / 255 @ self.projection
-
-    def digest(self) -> bytes:
-        return b"patches"
 
 
 def test_an_adapter_writes_embeddings_where_placeholders_stand() -> None:
@@ -149,10 +140,8 @@ def test_a_missing_processor_is_named_only_when_an_image_comes() -> None:
 
 @pytest.mark.parametrize("model_type", ["qwen2_5_omni", "gemma3n"])
 def test_models_that_hear_are_not_loaded(model_type: str) -> None:
-    from agentkv.models.families import layout_of
-
     with pytest.raises(UnsupportedModel, match=model_type):
-        layout_of(tiny_config(model_type))
+        judge(CONFIG_MAPPING[model_type]())
 
 
 def test_the_lock_is_held_while_the_tower_runs() -> None:
