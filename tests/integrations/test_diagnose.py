@@ -34,8 +34,13 @@ from tests.integrations.diagnose_case import (
     first_sample,
     ids,
 )
+from tests.models import tiny_model, tiny_tokenizer
 from tests.runtime import cases
 from tests.tolerances import LOGITS, kv_error
+
+OTHERS = ("deepseek_v3", "deepseek_v2", "gemma3_text", "gpt_oss", "cohere2")
+"""Latents with a rope key of their own, half-split and interleaved; two thetas and sliding layers; attention
+sinks; layers without positions."""
 
 
 @pytest.fixture(autouse=True)
@@ -197,14 +202,26 @@ def test_truth_is_the_divergence() -> None:
     assert Truth(a).kl(a) < 1e-12
 
 
-@pytest.mark.parametrize("family", cases.FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", [*cases.FAMILIES, *OTHERS])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_gates_pass(family: str, dtype: torch.dtype) -> None:
     with cases.engine(family, dtype) as engine:
         found = gates.check(first_sample(engine))
     assert len(found) == 5
-    if dtype in LOGITS:
-        assert found["full-rank patch, logits"].limit == LOGITS[dtype]
+    assert found["full-rank patch, logits"].limit == LOGITS[dtype]
+
+
+@pytest.mark.parametrize("family", [*cases.FAMILIES, "deepseek_v2", "gemma3_text"])
+def test_gates_of_half_precision_measure_their_own_limit(family: str) -> None:
+    model = tiny_model(family, torch.bfloat16)
+    with Engine.from_model(model, tiny_tokenizer()) as engine:
+        one = first_sample(engine)
+        found = gates.check(one)
+    pieces: list[KVBlock] = []
+    for i in range(CHUNKS):
+        pieces = one.prefill(pieces, [i])
+    floor = float((one.logits(plain(pieces)) - one.truth.logits).abs().max())
+    assert found["full-rank patch, logits"].limit == gates.FLOORS * floor > LOGITS[torch.float32]
 
 
 def broken_patch(one: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +286,25 @@ def test_a_whole_run(engine: Engine, tmp_path: Path) -> None:
     assert all(len(each) == engine.layout.layers for each in summary.profile.values())
     assert found.windows[0] != found.windows[1]
     assert Diagnosis.model_validate_json((tmp_path / "run.json").read_text()) == found
+
+
+def test_a_latent_cache_is_measured_as_it_is(tmp_path: Path) -> None:
+    """Bytes and deficits are those of the latent and its rope key, and a patch covers both."""
+    with cases.engine("deepseek_v3", torch.float64) as engine:
+        found = diagnosed(engine, tmp_path, windows=1)
+        config, layers = engine.loaded.model.config, engine.layout.layers
+        one = first_sample(engine)
+    latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
+    assert [(s.heads, s.dim, s.rotates) for s in found.model.slots] == [(1, latent, False), (1, rope, True)]
+    assert found.model.token_bytes == 8 * layers * (latent + rope)
+    assert [tuple(x.shape[2:]) for x in one.delta] == [(1, latent), (1, rope)]
+    assert all(float(x[1:].abs().min(0).values.max()) > 0 for x in one.delta)
+    window = found.windows[0]
+    assert window.blind > 1e-3
+    assert window.rank[128] < 1e-12
+    rotated = one.probe.moved(one.canonical[-1], one.target)
+    half = KVBlock((one.target.slots[0], rotated.slots[1]), rotated.positions)
+    assert one.behind_the_rest((half, None)) > 1e-6
 
 
 def test_the_cost_table_loads_and_plans(engine: Engine, tmp_path: Path) -> None:
