@@ -2,9 +2,8 @@
 
     python -m bench.eval.diagnose smollm2 gemma --windows 8 --threads 1
 
-A run that was stopped goes on where it was. The models are small and come from package registries; "mha" and
-"mla" are one model in three forms (`bench.models.mha`, `bench.models.mla`), so that what differs between them is
-the cache alone.
+A run that was stopped goes on where it was. "qwen", "qwen_mha" and "qwen_mla" are one model in three forms
+(`bench.models.mha`, `bench.models.mla`): what differs between them is the cache.
 """
 
 import argparse
