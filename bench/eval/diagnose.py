@@ -1,6 +1,6 @@
 """`agentkv diagnose` over the models of the quality tables, to bench/results/diagnose_*.json.
 
-    python -m bench.eval.diagnose smollm2 gemma --windows 8 --threads 1
+    python -m bench.eval.diagnose --only smollm2 gemma --windows 8 --threads 1
 
 A run that was stopped goes on where it was. "qwen", "qwen_mha" and "qwen_mla" are one model in three forms
 (`bench.models.mha`, `bench.models.mla`): what differs between them is the cache.
@@ -10,6 +10,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", choices=[*MODELS, []], default=[*MODELS])
+    parser.add_argument("--only", nargs="+", choices=[*MODELS], default=[*MODELS], help="which models")
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -44,14 +45,19 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.set_num_threads(args.threads)
     texts = list(documents.readmes())
-    for name in args.models:
+    for name in args.only:
         with tempfile.TemporaryDirectory() as scratch, Engine(MODELS[name](), EngineConfig()) as engine:
             options = Options(
                 windows=args.windows,
                 out=args.out / f"diagnose_{name}.json",
                 calibration=Path(scratch) / "costs.json",
             )
-            run(engine, options, texts, lambda what, done, name=name: print(name, what, done, flush=True))
+            run(engine, options, texts, partial(say, name))
+
+
+def say(model: str, what: str, done: int) -> None:
+    """A line of progress."""
+    print(model, what, done, flush=True)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,14 @@ def test_other_settings_are_refused(
     assert (tmp_path / "run.json").read_bytes() == finished
 
 
+def test_a_run_goes_on_from_wherever_its_texts_are(
+    engine: Engine, tmp_path: Path, finished: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.json").write_bytes(finished)
+    monkeypatch.setattr(command, "measure", lambda *args: pytest.fail("measured again"))
+    diagnosed(engine, tmp_path, [(f"elsewhere/{name}", text) for name, text in TEXTS], windows=1)
+
+
 def test_other_texts_and_another_model_are_refused(engine: Engine, tmp_path: Path, finished: bytes) -> None:
     (tmp_path / "run.json").write_bytes(finished)
     with pytest.raises(OtherRun, match="digest"):
@@ -246,6 +254,8 @@ def test_interrupted(call: Call, texts: Path, monkeypatch: pytest.MonkeyPatch) -
         (["--data", "texts", "--out", "none/run.json"], "cannot be written"),
         (["--data", "texts", "--calibration", "texts"], "no file"),
         (["--data", "texts", "--plot", "run.pdf"], "ends in .png or .svg"),
+        (["--data", "texts", "--device", "meta:"], "a device that torch can use"),
+        (["--data", "texts", "--device", "toaster"], "a device that torch can use"),
     ],
 )
 def test_bad_input(call: Call, texts: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
