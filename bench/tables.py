@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.eval import diagnoses
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-FILES = ("README.md", "docs/performance.md", "docs/quality.md")
+FILES = ("README.md", "docs/families.md", "docs/performance.md", "docs/quality.md")
 _MARKED = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 Rows = list[dict[str, Any]]
@@ -178,6 +179,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "quality": lambda: markdown(*evals.quality()),
     "binding": lambda: markdown(*evals.binding()),
     "binding_short": binding_short,
+    "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
+    "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
+    "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),
+    "diagnosis_edits": lambda: markdown(*diagnoses.edits()),
+    "diagnosis_structure": lambda: markdown(*diagnoses.structure()),
 }
 
 

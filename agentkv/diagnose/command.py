@@ -107,6 +107,14 @@ def _judge(options: Options) -> None:
                 expected=f"at least {low}",
                 do=f"raise --{name.replace('_', '-')}",
             )
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+        raise InvalidInput(
+            got=f"device {options.device!r} ({str(error).splitlines()[0]})",
+            expected="a device that torch can use here",
+            do="leave --device out for the CPU",
+        ) from error
     for path in (options.out_path, options.calibration_path, options.plot):
         if path is not None:
             require_writable(path)
@@ -149,7 +157,7 @@ def run(engine: Engine, options: Options, texts: Sequence[tuple[str, str]], told
             found = save(path, found.model_copy(update={"windows": (*found.windows, record)}))
     if found.times is None:
         told("timing", len(found.windows))
-        found = save(path, found.model_copy(update={"times": times(engine)}))
+        found = save(path, found.model_copy(update={"times": times(engine), "hardware": hardware()}))
     table = cost_table(found, found.times or {}).model_dump_json(indent=2) + "\n"
     write_whole(options.calibration_path, lambda scratch: scratch.write_text(table, encoding="utf-8"))
     return found

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from agentkv.demo.picture import FAINT, INK
 from agentkv.diagnose.report import Diagnosis, Figure, Summary
 from agentkv.diagnose.summary import FUNCTIONAL
-from agentkv.diagnose.terminal import title
+from agentkv.diagnose.terminal import slot_words, title
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
@@ -24,7 +24,7 @@ def draw(found: Diagnosis, summary: Summary) -> Picture:
 
     picture = Picture(figsize=(14, 4.6), dpi=150, facecolor="white", layout="constrained")
     panels = picture.subplots(1, 3)
-    _profile(panels[0], summary)
+    _profile(panels[0], summary, slot_words(found.model))
     _rank(panels[1], summary)
     _depth(panels[2], summary)
     for axes in panels:
@@ -36,9 +36,9 @@ def draw(found: Diagnosis, summary: Summary) -> Picture:
     return picture
 
 
-def _profile(axes: Axes, found: Summary) -> None:
+def _profile(axes: Axes, found: Summary, slots: Mapping[str, str]) -> None:
     for colour, (name, each) in zip(COLOURS, found.profile.items(), strict=False):
-        axes.plot(range(len(each)), each, color=colour, label=name)
+        axes.plot(range(len(each)), each, color=colour, label=slots[name])
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8)
     _words(axes, "‖Δ‖ / ‖KV‖ by layer", "layer")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv.diagnose.pair import RANK
-from agentkv.diagnose.report import Diagnosis, Figure, Summary
+from agentkv.diagnose.report import Diagnosis, Figure, Subject, Summary
 
 SHOWN = (8, 16, 32, 64)
 """Ranks in the table; the file has them all."""
@@ -34,7 +34,12 @@ def edit_names(chunks: int) -> dict[str, str]:
     }
 
 
-def sections(found: Summary, chunks: int) -> Iterator[list[Row]]:
+def slot_words(model: Subject) -> dict[str, str]:
+    """Words for the slots of a layer's cache: a latent model keeps its rope key where others keep values."""
+    return {slot.name: f"{slot.name}{', turned' if slot.rotates else ''}" for slot in model.slots}
+
+
+def sections(found: Summary, chunks: int, slots: Mapping[str, str]) -> Iterator[list[Row]]:
     """The parts of the table; the first row of each is its head. KL in nats, to a re-prefill."""
     eta = found.eta
     yield [
@@ -60,20 +65,20 @@ def sections(found: Summary, chunks: int) -> Iterator[list[Row]]:
             for name, words in edit_names(chunks).items()
         ),
     ]
-    yield _structure(found)
+    yield _structure(found, slots)
 
 
-def _structure(found: Summary) -> list[Row]:
+def _structure(found: Summary, slots: Mapping[str, str]) -> list[Row]:
     rank = found.functional_rank
     return [
         ("What is missing: Δ", "", ""),
         ("functional rank, η ≥ 0.95", _spread(rank.value, rank.low, rank.high, _rank), ""),
         *(
-            (f"components of 90 % of ‖Δ‖², {name}", number(figure, 0), "")
+            (f"components of 90 % of ‖Δ‖², {slots[name]}", number(figure, 0), "")
             for name, figure in found.components.items()
         ),
         *(
-            (f"‖Δ‖/‖KV‖ by layer, {name}", sparkline(each), f"at most {max(each):.2f}")
+            (f"‖Δ‖/‖KV‖ by layer, {slots[name]}", sparkline(each), f"at most {max(each):.2f}")
             for name, each in found.profile.items()
         ),
         (
@@ -104,7 +109,7 @@ def table(found: Diagnosis, summary: Summary) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right")
     grid.add_column(justify="right")
-    for head, *lines in sections(summary, found.settings.chunks):
+    for head, *lines in sections(summary, found.settings.chunks, slot_words(found.model)):
         grid.add_row(*(Text(cell, style="bold") for cell in head))
         for name, *cells in lines:
             grid.add_row(Text(f"  {name}"), *map(Text, cells))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from bench.eval import documents
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
+from agentkv.diagnose import documents
 
 Row = dict[str, Any]
 
@@ -34,8 +34,8 @@ def texts(tokenizer: Any, tokens: int = 1024) -> list[Text]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     readmes = [
-        Text(f"README of {chunk.name}", torch.tensor(chunk.ids))
-        for chunk in documents.chunks(encode, tokens)[:2]
+        Text(f"README of {document.name}", torch.tensor(document.ids[:tokens]))
+        for document in documents.tokenised(encode, documents.readmes(), tokens)[:2]
     ]
     return [*readmes, *islice(_sources(encode, tokens), 1), _copy(len(tokenizer), tokens)]
 

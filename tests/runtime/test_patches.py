@@ -15,6 +15,7 @@ from agentkv.patches import (
     apply,
     calibrate_depth,
     calibrate_effect,
+    decompose,
     deficit,
     form,
     removal,
@@ -382,3 +383,22 @@ def test_the_same_deficit_gives_the_same_patch():
     for a, b in zip(first.factors, second.factors, strict=True):
         assert torch.equal(a.left, b.left)
         assert torch.equal(a.right, b.right)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.75, 1.0])
+def test_one_factorisation_serves_any_depth(share):
+    """The deepest layers of a spectrum are what a factorisation of those layers alone gives."""
+    delta = spread(SHAPES["mla"])
+    found = decompose(delta).deepest(share).patch(Budget(rank=3), dtype=torch.float64)
+    wanted = form(delta, Budget(rank=3), layers=share, dtype=torch.float64)
+    assert found.energy == pytest.approx(wanted.energy)
+    for a, b, x in zip(found.factors, wanted.factors, delta, strict=True):
+        torch.testing.assert_close(dense(a, x), dense(b, x), rtol=0, atol=1e-9)
+
+
+def test_a_part_of_a_spectrum_keeps_what_it_does_not_hold_out():
+    spectrum = decompose(spread(SHAPES["odd"]), layers=[0, 3])
+    assert spectrum.deepest(0.4).layers == (3,)
+    assert spectrum.deepest(1.0).layers == (0, 3)
+    with pytest.raises(BadRank):
+        spectrum.deepest(0.0)
