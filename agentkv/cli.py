@@ -164,8 +164,7 @@ def models(
     """List the model families: which load, what of their cache turns with the position, and why the others
     do not load.
 
-    exact: turned keys are those of the other position. approximate: exact below a position, as the reason
-    says. later: not proven here. refused: cannot be moved.
+    exact: turned keys are those of the other position. later: not proven here. refused: cannot be moved.
     """
     from agentkv.models.families import FAMILIES
 
@@ -177,7 +176,7 @@ def models(
     table = Table(pad_edge=False)
     for name in ("model type", "status", "attention", "content", "rope band", "also", "reason"):
         table.add_column(name, no_wrap=name == "model type")
-    colours = {"exact": "green", "approximate": "cyan", "later": "yellow", "refused": "red"}
+    colours = {"exact": "green", "later": "yellow", "refused": "red"}
     for family in FAMILIES.values():
         table.add_row(*_cells(family), style=colours[family.status])
     Console().print(table)
@@ -193,6 +192,8 @@ def _cells(family: Family) -> tuple[str, ...]:
         f"no positions: by {family.still}" if family.still else "",
         f"query scale: by {family.query_scale}" if family.query_scale else "",
         *family.traits,
+        "images" if family.images else "",
+        "tokens of an image see each other both ways" if family.both_ways else "",
     ]
     notes = "; ".join(filter(None, also))
     return (

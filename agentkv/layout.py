@@ -34,11 +34,10 @@ class SlotSpec:
 class Layout:
     """The cache of one loaded model, and what the attention over it needs to know.
 
-    layers: L. max_positions: first position the model was not built for. query_heads: heads of Q.
+    layers: L. max_positions: first position the model was not built for, or from which on a move would not be
+    exact (another table, a query scale that grows with the position). query_heads: heads of Q.
     scaling: factor on q·k before the softmax. rope_type: transformers' name; several joined by "/".
     axes: numbers in a position id (3 for M-RoPE: time, height, width); a chunk moves by one δ on all of them.
-    exact_below: first position from which on moving is approximate, because queries there are scaled by their
-    position; None: moving is exact everywhere.
     """
 
     slots: tuple[SlotSpec, ...]
@@ -48,7 +47,6 @@ class Layout:
     scaling: float
     rope_type: str
     axes: int = 1
-    exact_below: int | None = None
 
     def ropes(self, delta: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Rope | None, ...]:
         """Per slot, the rope that moves T tokens by `delta` (int64 [T]); None where nothing turns.

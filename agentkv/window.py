@@ -85,8 +85,6 @@ class Window(Edits):
                 self._frame(),
                 max_rows=self.engine.layout.max_positions,
                 headroom=headroom,
-                # Where queries are scaled by their position, as little as possible changes position.
-                frame_moves=self.engine.layout.exact_below is None,
             )
         except CapacityError as error:
             raise TooLong(error.got, error.expected, error.do) from error

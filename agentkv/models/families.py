@@ -2,8 +2,7 @@
 
 A model type is a text model, or a wrapper (vision and a text model) whose cache is that of its text model.
 Adding one is a row; `agentkv.models.layouts` reads the row and a config, and nothing else asks for a model
-type. A family that is neither exact nor approximate cannot be loaded: `family_of` raises UnsupportedModel
-with the reason.
+type. A family that is not exact cannot be loaded: `family_of` raises UnsupportedModel with the reason.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any, Literal
 from agentkv.errors import UnsupportedModel
 from agentkv.rope import Style
 
-Status = Literal["exact", "approximate", "later", "refused"]
-LOADS: tuple[Status, ...] = ("exact", "approximate")
+Status = Literal["exact", "later", "refused"]
 ANY = "any"
 
 
@@ -26,14 +24,16 @@ class Family:
     """One transformers `model_type`.
 
     attention: MHA, GQA, MLA, or what stands in its place. style: dims of the rope band that turn together;
-    None where nothing turns or the text model decides. status: "exact" and "approximate" load; "later" is
-    movable in principle and not proven here; "refused" cannot be moved. reason: what stands in the way, or
-    what to know. loads: the transformers auto class; "inside" loads as the text model of a wrapper only.
+    None where nothing turns or the text model decides. status: "exact" loads; "later" is movable
+    in principle and not proven here; "refused" cannot be moved. reason: what stands in the way, or what to
+    know. loads: the transformers auto class; "inside" loads as the text model of a wrapper only.
     text: a wrapper's text model type, or "any" that loads. axes: numbers in a position id. sections: how
     M-RoPE deals its axes out to frequencies; a chunk moves by one δ on all axes, so turning does not need
     it. still: which layers have no positions, as `layouts.STILL` reads it. query_scale: where the query
-    scale starts to depend on the position, as `layouts.SCALES` reads it. traits: what else its attention
-    does.
+    scale starts to depend on the position, as `layouts.SCALES` reads it: windows end there. traits: what
+    else its attention does. images: may be shown some, because they were run against transformers. both_ways:
+    tokens of one image see each other in both directions. time_behind: a frame's time is written behind its
+    end marker, not in front of its begin marker.
     """
 
     model_type: str
@@ -48,6 +48,9 @@ class Family:
     still: Literal["", "full_attention", "no_rope_layers"] = ""
     query_scale: Literal["", "floor_scale", "llama_4_scaling_beta"] = ""
     traits: tuple[str, ...] = ()
+    images: bool = False
+    both_ways: bool = False
+    time_behind: bool = False
 
     @property
     def rope_slot(self) -> str:
@@ -66,7 +69,7 @@ def _rows(names: str, attention: Any, style: Style | None, status: Status, **mor
 
 _SLIDING, _PARTIAL = "sliding layers", "the first dims of a head turn"
 _LENGTH = "longrope: up to the original length, by the short factors"
-_SCALED = "the query scale grows with the position beyond the original length: exact below it"
+_SCALED = "up to the original length: beyond it the query scale grows with the position"
 _TEXT = [
     *_rows("llama internlm3 olmo2 granite", "GQA", "half", "exact"),
     *_rows("stablelm phi minimax_m2 glm4_moe", "GQA", "half", "exact", traits=(_PARTIAL,)),
@@ -87,9 +90,8 @@ _TEXT = [
         "llama4_text",
         "GQA",
         "interleaved",
-        "approximate",
-        reason="the query scale grows with the row beyond floor_scale: exact below it; no longer than one "
-        "attention chunk",
+        "exact",
+        reason="up to one attention chunk, and to floor_scale: beyond it the query scale grows with the row",
         still="no_rope_layers",
         query_scale="floor_scale",
         traits=("chunked layers",),
@@ -98,7 +100,7 @@ _TEXT = [
         "ministral3",
         "GQA",
         "half",
-        "approximate",
+        "exact",
         reason=_SCALED,
         query_scale="llama_4_scaling_beta",
         traits=(_SLIDING,),
@@ -107,7 +109,7 @@ _TEXT = [
         "mistral4",
         "MLA",
         "half",
-        "approximate",
+        "exact",
         reason=_SCALED,
         loads="image-text",
         query_scale="llama_4_scaling_beta",
@@ -186,30 +188,32 @@ _TEXT = [
     *_rows("gptj", "MHA", "interleaved", "refused", reason="positions come from a sinusoid table"),
 ]
 
+_SEES: dict[str, Any] = {"images": True}
+
 # wrapper | its text model type | what else it does
-_WRAPPERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("qwen2_vl", "qwen2_vl_text", ()),
-    ("qwen2_5_vl", "qwen2_5_vl_text", ()),
-    ("qwen3_vl", "qwen3_vl_text", ("deepstack",)),
-    ("glm4v glm46v", "glm4v_text", ()),
-    ("glm4v_moe", "glm4v_moe_text", ()),
-    ("kimi_k25", "deepseek_v3", ()),
-    ("gemma3", "gemma3_text", ("image tokens see each other both ways",)),
-    ("smolvlm idefics3 llava deepseek_vl llava_onevision internvl mistral3", ANY, ()),
+_WRAPPERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("qwen2_vl", "qwen2_vl_text", _SEES),
+    ("qwen2_5_vl", "qwen2_5_vl_text", _SEES),
+    ("qwen3_vl", "qwen3_vl_text", {**_SEES, "traits": ("deepstack",)}),
+    ("glm4v glm46v", "glm4v_text", {**_SEES, "time_behind": True}),
+    ("glm4v_moe", "glm4v_moe_text", {**_SEES, "time_behind": True}),
+    ("kimi_k25", "deepseek_v3", {"reason": "text alone: its images were not run"}),
+    ("gemma3", "gemma3_text", {**_SEES, "both_ways": True}),
+    ("smolvlm idefics3 llava deepseek_vl llava_onevision internvl mistral3", ANY, _SEES),
 )
 
 
-def _wrapper(name: str, text: Family | None, traits: tuple[str, ...]) -> Family:
+def _wrapper(name: str, text: Family | None, more: dict[str, Any]) -> Family:
     if text is None:
-        return Family(name, "of its text model", None, "exact", loads="image-text", text=ANY, traits=traits)
-    more = text.traits + traits
-    return replace(text, model_type=name, loads="image-text", text=text.model_type, traits=more)
+        return Family(name, "of its text model", None, "exact", loads="image-text", text=ANY, **more)
+    more = {**more, "traits": (*text.traits, *more.get("traits", ()))}
+    return replace(text, model_type=name, loads="image-text", text=text.model_type, **more)
 
 
 def _table() -> dict[str, Family]:
     table = {family.model_type: family for family in _TEXT}
-    for names, text, traits in _WRAPPERS:
-        table |= {name: _wrapper(name, table.get(text), traits) for name in names.split()}
+    for names, text, more in _WRAPPERS:
+        table |= {name: _wrapper(name, table.get(text), more) for name in names.split()}
     # Its own wrapper class raises AttributeError at the end of every forward in transformers 5.24.
     images = "; text alone: Llama4ForConditionalGeneration fails in transformers 5.24"
     llama4 = table["llama4_text"]
@@ -222,7 +226,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(_table())
 
 def refusal(got: str, do: str = "") -> UnsupportedModel:
     """The error for a model that cannot be moved."""
-    loads = ", ".join(name for name, family in FAMILIES.items() if family.status in LOADS)
+    loads = ", ".join(name for name, family in FAMILIES.items() if family.status == "exact")
     return UnsupportedModel(
         got=got,
         expected=f"a row per token on every layer, one fixed rotary table, and a model type among {loads}",
@@ -254,6 +258,6 @@ def _row(model_type: str) -> Family:
     family = FAMILIES.get(model_type)
     if family is None:
         raise refusal(f"model type {model_type!r}, which is not in the family table")
-    if family.status not in LOADS:
+    if family.status != "exact":
         raise refusal(f"model type {model_type!r} ({family.status}): {family.reason}")
     return family

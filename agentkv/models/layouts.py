@@ -78,11 +78,10 @@ def layout_of(model: Any) -> Layout:
         slots=_slots(family, config, ropes),
         layers=config.num_hidden_layers,
         query_heads=config.num_attention_heads,
-        max_positions=_max_positions(config),
+        max_positions=_max_positions(family, config),
         scaling=_scaling(model),
         rope_type="/".join(sorted({p["rope_type"] for p in rope_parameters(config).values()})),
         axes=family.axes,
-        exact_below=SCALES[family.query_scale](config) if family.query_scale else None,
     )
 
 
@@ -138,9 +137,11 @@ def _slots(family: Family, config: Any, ropes: LayerRopes) -> tuple[SlotSpec, ..
     return SlotSpec("keys", heads, dim, ropes), SlotSpec("values", heads, dim)
 
 
-def _max_positions(config: Any) -> int:
-    """Positions up to which one table and one kind of attention hold."""
+def _max_positions(family: Family, config: Any) -> int:
+    """Positions up to which one table, one kind of attention and one query scale hold."""
     limits = [config.max_position_embeddings]
+    if family.query_scale:
+        limits.append(SCALES[family.query_scale](config))
     for parameters in rope_parameters(config).values():
         if parameters["rope_type"] == "longrope":
             limits.append(parameters["original_max_position_embeddings"])

@@ -70,7 +70,7 @@ class ModelTower:
         count = len(frames) if grid is None else int(grid[0, 0])
         merged = -(-len(frames) // count)  # frames that one chunk shows
         one = None if grid is None else torch.tensor([[1, *grid[0, 1:].tolist()]])
-        ranges = frame_ranges(self._placeholders(ids), count, self.spec.begin_marked)
+        ranges = frame_ranges(self._placeholders(ids), count, self.spec.time_behind)
         return [
             self._outline("video", ids[a:b], frames[index * merged : (index + 1) * merged], one)
             for index, (a, b) in enumerate(ranges)

@@ -72,10 +72,10 @@ def _block(t: int, h: int, w: int, interval: float) -> Tensor:
     return torch.stack(axes).reshape(3, -1)  # [3, t * h * w]
 
 
-def frame_ranges(placeholders: Tensor, frames: int, begin_marked: bool) -> list[tuple[int, int]]:
+def frame_ranges(placeholders: Tensor, frames: int, time_behind: bool) -> list[tuple[int, int]]:
     """Cut a video's tokens into ``frames`` ranges [a, b), each with its own markers and time.
 
-    placeholders: bool [T]; every frame has as many, what is left over belongs to the last. begin_marked:
+    placeholders: bool [T]; every frame has as many, what is left over belongs to the last. time_behind:
     the time stands behind the frame, so the next frame starts at its begin marker; otherwise it starts
     behind the one end marker of the frame before. Tokens in front of the first range introduce the video:
     the first frame has no longer a lead than the second.
@@ -85,7 +85,7 @@ def frame_ranges(placeholders: Tensor, frames: int, begin_marked: bool) -> list[
     cuts = [0]
     for frame in range(1, frames):
         behind, ahead = places[frame * each - 1] + 1, places[frame * each]
-        cuts.append(max(behind, ahead - 1) if begin_marked else min(behind + 1, ahead))
+        cuts.append(max(behind, ahead - 1) if time_behind else min(behind + 1, ahead))
     if frames > 1:
         cuts[0] = max(0, places[0] - (places[each] - cuts[1]))
     return list(zip(cuts, [*cuts[1:], len(placeholders)], strict=True))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentkv.errors import InvalidInput, UnsupportedModel
 from agentkv.media import Tokens
-from agentkv.models.media_spec import SEEN, media_spec
+from agentkv.models.families import FAMILIES
+from agentkv.models.media_spec import MediaSpec, media_spec
 from agentkv.vision.adapter import AdapterTower, VisionAdapter
 from agentkv.vision.images import load_image
 from agentkv.vision.model_tower import ModelTower
@@ -75,7 +76,7 @@ def tower_of(
         return AdapterTower(model, adapter, lock)
     if spec is None:
         return BlindTower(_text_only(model.config.model_type), ())
-    refusal = _refusal(spec.model_type, processor)
+    refusal = _refusal(spec, processor)
     if refusal is not None:
         return BlindTower(refusal, spec.placeholder_ids)
     return ModelTower(model, processor, spec, lock)
@@ -89,17 +90,17 @@ def _text_only(model_type: str) -> UnsupportedModel:
     )
 
 
-def _refusal(model_type: str, processor: Any) -> UnsupportedModel | None:
+def _refusal(spec: MediaSpec, processor: Any) -> UnsupportedModel | None:
     """Why a multimodal model cannot be shown anything; None for one that can."""
-    if model_type not in SEEN:
+    if not spec.shown:
         return UnsupportedModel(
-            got=f"an image or video for model type {model_type!r}, whose images were not proven to move",
-            expected=f"one of {', '.join(sorted(SEEN))}",
+            got=f"an image or video for model type {spec.model_type!r}, whose images were not proven to move",
+            expected=f"one of {', '.join(name for name, family in FAMILIES.items() if family.images)}",
             do="use it for text, or load one of these",
         )
     if processor is None:
         return UnsupportedModel(
-            got=f"an image or video for {model_type!r}, loaded without its processor",
+            got=f"an image or video for {spec.model_type!r}, loaded without its processor",
             expected="the processor that the model was published with",
             do="load the model from a directory with its preprocessor_config.json, install what the "
             "processor needs (torchvision where the model takes videos as well, num2words for smolvlm), or "

@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING, DynamicCache, Mamba2Config
 from agentkv import Engine
 from agentkv.errors import InvalidInput, UnsupportedModel
 from agentkv.layout import Layout, SlotSpec
-from agentkv.models.families import ANY, FAMILIES, LOADS, family_of, text_family_of
+from agentkv.models.families import ANY, FAMILIES, family_of, text_family_of
 from agentkv.models.hf import wrap
 from agentkv.models.layouts import judge, layout_of, rope_tables
 from agentkv.rope import LayerRopes
@@ -24,8 +24,8 @@ from tests.models import ROPES, full_precision, tiny_config, tiny_model, tiny_to
 from tests.runtime.families.gates import moved, slots_of, stock, tokens
 from tests.tolerances import KV, kv_error
 
-LOADABLE = [name for name, family in FAMILIES.items() if family.status in LOADS]
-OTHER = [name for name, family in FAMILIES.items() if family.status not in LOADS]
+LOADABLE = [name for name, family in FAMILIES.items() if family.status == "exact"]
+OTHER = [name for name, family in FAMILIES.items() if family.status != "exact"]
 
 
 def layout(model_type: str, **overrides: Any) -> Layout:
@@ -59,7 +59,6 @@ def test_the_table_says_what_a_layout_has(model_type: str) -> None:
     assert turning == [family.rope_slot]
     assert ropes_of(next(s for s in found.slots if s.rope)).style == family.style
     assert found.axes == family.axes
-    assert (found.exact_below is None) == (family.status == "exact")
     assert found.query_heads == model.config.get_text_config().num_attention_heads
     scalings = {m.scaling for m in model.get_decoder().modules() if hasattr(m, "scaling")}
     assert scalings == {found.scaling}
@@ -165,18 +164,18 @@ def shift_error(model: Any, found: Layout, here: int, there: int) -> float:
 
 
 @pytest.mark.parametrize("model_type", ["ministral3", "mistral4"])
-def test_a_query_scale_that_grows_is_approximate_beyond_its_threshold(model_type: str) -> None:
+def test_windows_end_where_the_query_scale_starts_to_grow(model_type: str) -> None:
     model = tiny_model(model_type)
     found = layout_of(model)
-    assert found.exact_below == 1024
-    assert found.max_positions == 4096
+    assert model.config.get_text_config().max_position_embeddings == 4096
+    assert found.max_positions == 1024
     assert shift_error(model, found, 500, 1024 - 23) <= KV[torch.float64]
     assert shift_error(model, found, 500, 1024) > 1e-3
 
 
-def test_llama4_ends_with_its_chunk_and_is_exact_below_the_scale() -> None:
-    found = layout("llama4_text", attention_chunk_size=2000, floor_scale=1000)
-    assert (found.max_positions, found.exact_below) == (2000, 999)
+def test_llama4_ends_with_its_chunk_and_with_its_scale() -> None:
+    assert layout("llama4_text", attention_chunk_size=700, floor_scale=1000).max_positions == 700
+    assert layout("llama4_text", attention_chunk_size=2000, floor_scale=1000).max_positions == 999
 
 
 def test_layers_of_llama4_differ_beyond_a_chunk() -> None:
@@ -209,12 +208,6 @@ def test_the_families_that_are_refused() -> None:
     )
     assert {n for n in OTHER if FAMILIES[n].status == "later"} == set(later.split())
     assert {n for n in OTHER if FAMILIES[n].status == "refused"} == set(never.split())
-    assert {n for n in LOADABLE if FAMILIES[n].status == "approximate"} == {
-        "llama4",
-        "llama4_text",
-        "ministral3",
-        "mistral4",
-    }
 
 
 @pytest.mark.parametrize("model_type", [*FAMILIES])
