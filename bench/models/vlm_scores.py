@@ -1,0 +1,203 @@
+"""Held-out scores of the closed-form VLM: what a projector says, and what the language model makes of it.
+
+Readouts compare with what was drawn. Tasks are asked twice, with the pictures and with the same content
+as text: the second is what the language model could do at best (the oracle). An answer is right when
+its first token is the likeliest of the four on offer (chance .25). Drawings, texts and questions come
+from seeds that neither the fit nor the choice of its penalties has seen.
+"""
+
+import json
+import random
+import string
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bench.eval.metrics import interval
+from bench.hardware import hardware
+from bench.models import drawing, ridge, segments, vlm
+from bench.models.drawing import Icon, Row
+
+RESULT = Path("bench/results/vlm_scores.json")
+SEED = 1000
+ITEMS = 24
+NAMES = ("Grace", "Peter", "Alice", "Frank", "Helen", "Oscar", "Maria", "David")
+JOBS = ("pilot", "baker", "doctor", "farmer", "lawyer", "singer", "teacher", "driver")
+GOODS = ("coffee", "bread", "milk", "soap", "paper", "cheese", "juice", "rice")
+
+Part = str | list[Row]
+
+
+@dataclass(frozen=True)
+class Item:
+    """parts: text, and rows that are drawn or, for the oracle, written. options: four with `answer`."""
+
+    parts: tuple[Part, ...]
+    options: tuple[str, ...]
+    answer: str
+
+
+def icon_items(rng: random.Random) -> Iterator[tuple[str, Item]]:
+    """One question about one of four icons, and one that goes through who holds which."""
+    colours = rng.sample(list(drawing.COLOURS), 4)
+    shown = [Icon(colour, rng.choice(list(drawing.SHAPES))) for colour in colours]
+    parts: list[Part] = []
+    for letter, icon in zip("ABCD", shown, strict=True):
+        parts += [f"Picture {letter} shows a", [Row(icon=icon)], ".\n"]
+    asked = rng.randrange(4)
+    ask = f"Question: What is the colour of picture {'ABCD'[asked]}?\nAnswer: The colour is"
+    yield "icons", Item((*parts, ask), tuple(colours), colours[asked])
+    names = rng.sample(NAMES, 4)
+    held = list(zip(names, "ABCD", strict=True))
+    rng.shuffle(held)
+    told = " ".join(f"{name} has picture {letter}." for name, letter in held)
+    ask = (
+        f"{told}\nQuestion: What is the colour of the picture that {names[asked]} has?\nAnswer: The colour is"
+    )
+    yield "icons, 2 hops", Item((*parts, ask), tuple(colours), colours[asked])
+
+
+def text_items(rng: random.Random) -> Iterator[tuple[str, Item]]:
+    """A question about a receipt, one about a screen of icons with labels, one across two screens."""
+    goods, digits = rng.sample(GOODS, 4), rng.sample(string.digits[1:], 4)
+    prices = [f"{digit}.{rng.randrange(100):02}" for digit in digits]
+    receipt = [Row(f"{good} {price}") for good, price in zip(goods, prices, strict=True)]
+    asked = rng.randrange(4)
+    ask = f"\nQuestion: What is the price of {goods[asked]}?\nAnswer: The price is $"
+    yield "receipt", Item(("Receipt:\n", receipt, ask), tuple(digits), digits[asked])
+
+    names, jobs, colours = rng.sample(NAMES, 4), rng.sample(JOBS, 4), rng.sample(list(drawing.COLOURS), 4)
+    team = [Row(f"{name} is the {job}") for name, job in zip(names, jobs, strict=True)]
+    icons = [Icon(colour, rng.choice(list(drawing.SHAPES))) for colour in colours]
+    menu = [Row(f"the {job}", icon) for job, icon in zip(jobs, icons, strict=True)]
+    rng.shuffle(menu)
+    ask = f"\nQuestion: What is the colour of the icon of the {jobs[asked]}?\nAnswer: The colour is"
+    yield "screen of icons and labels", Item(("Icons:\n", menu, ask), tuple(colours), colours[asked])
+    ask = f"\nQuestion: What is the colour of the icon of the job of {names[asked]}?\nAnswer: The colour is"
+    yield (
+        "two screens, 2 hops",
+        Item(("People:\n", team, "\nIcons:\n", menu, ask), tuple(colours), colours[asked]),
+    )
+
+
+class Asker:
+    """The frozen language model with both ways to show it rows."""
+
+    def __init__(self, vision: vlm.ScreenVision) -> None:
+        self.vision = vision
+        self.tokenizer = AutoTokenizer.from_pretrained(vision.language_model)
+        model = AutoModelForCausalLM.from_pretrained(vision.language_model, dtype=torch.float32)
+        self.model: Any = model.eval()
+        self.table: Tensor = model.get_input_embeddings().weight.detach()
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def drawn(self, rows: Sequence[Row], rng: random.Random) -> Tensor:
+        """fp32 [n, E] of a screenshot of `rows`."""
+        return self.vision.encode(drawing.screenshot(rows, rng, rng.choice(drawing.FONTS)))
+
+    def written(self, rows: Sequence[Row]) -> Tensor:
+        """fp32 [n, E] of `rows` as text."""
+        text = "\n".join((row.icon.words + " " if row.icon else "") + row.text for row in rows)
+        return self.table[self.ids(text if rows[0].text else text.rstrip())]
+
+    @torch.inference_mode()
+    def right(self, item: Item, show: Callable[[Sequence[Row]], Tensor]) -> bool:
+        """Whether the answer is the likeliest option when rows are shown by `show`."""
+        parts = [self.table[self.ids(p)] if isinstance(p, str) else show(p) for p in item.parts]
+        scores = self.model(inputs_embeds=torch.cat(parts)[None], logits_to_keep=1).logits[0, -1]
+        # A digit follows a "$", a word follows a space.
+        firsts = [self.ids(o if o.isdigit() else f" {o}")[0] for o in item.options]
+        return item.options[int(scores[firsts].argmax())] == item.answer
+
+
+def icon_readout(vision: vlm.ScreenVision, asker: Asker, kinds: list[Icon], seed: int) -> dict[str, Any]:
+    """Share of colours and shapes that the nearest embedding of eight names gets right."""
+    features = vlm.icon_features(vision.encoder, kinds, random.Random(seed))
+    outputs = vision.icons(features).unflatten(1, (2, -1))
+    out: dict[str, Any] = {"n": len(kinds)}
+    named = {"colour": list(drawing.COLOURS), "shape": list(drawing.SHAPES)}
+    for place, (field, names) in enumerate(named.items()):
+        table = asker.table[[asker.ids(f" {name}")[0] for name in names]]
+        said = [names[index] for index in ridge.nearest(outputs[:, place], table)]
+        out[field] = sum(a == getattr(b, field) for a, b in zip(said, kinds, strict=True)) / len(kinds)
+    return out
+
+
+def character_readout(
+    vision: vlm.ScreenVision, asker: Asker, lines: Sequence[str], face: str, seed: int
+) -> dict[str, Any]:
+    """1 - edit distance per character: of the nearest embeddings, and of PP-OCR's own classifier."""
+    table = asker.table[vlm.character_ids(asker.tokenizer, vlm.CHARACTERS)]
+    rng = random.Random(seed)
+    total = ours = theirs = 0
+    for text in lines:
+        shot = drawing.screenshot([Row(text)], rng, face, rng.choice((20, 26, 32)))
+        read = [vision.reader.read(segment.image) for row in segments.rows(shot) for segment in row]
+        embedded = vision.characters(torch.from_numpy(np.concatenate([found for _, found in read])))
+        said = "".join(vlm.CHARACTERS[index] for index in ridge.nearest(embedded, table))
+        total += len(text)
+        ours += distance(said, text)
+        theirs += distance("".join(name for name, _ in read), text)
+    return {"n": total, "nearest embedding": 1 - ours / total, "PP-OCR itself": 1 - theirs / total}
+
+
+def distance(a: str, b: str) -> int:
+    """Levenshtein distance."""
+    before = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        now = [i]
+        for j, y in enumerate(b, 1):
+            now.append(min(before[j] + 1, now[-1] + 1, before[j - 1] + (x != y)))
+        before = now
+    return before[-1]
+
+
+def scores(items: int = ITEMS) -> dict[str, Any]:
+    """All readouts and tasks; about four minutes on one thread."""
+    vision = vlm.load()
+    asker = Asker(vision)
+    rng = random.Random(SEED)
+    unseen = vlm.held_out()
+    seen = [icon for icon in drawing.icons() if icon not in set(unseen)]
+    plain = [item.parts[1] for _ in range(8) for name, item in text_items(rng) if name == "receipt"]
+    words = [row.text for rows in plain for row in rows if isinstance(row, Row)]
+    noise = [vlm.random_line(rng) for _ in range(24)]
+    known, unknown = drawing.FONTS[0], drawing.UNSEEN_FONT
+    readouts = {
+        "icons, kinds in the fit": icon_readout(vision, asker, seen * 2, SEED + 1),
+        "icons, kinds not in the fit": icon_readout(vision, asker, unseen * 6, SEED + 2),
+        "characters, receipts": character_readout(vision, asker, words, known, SEED + 3),
+        "characters, random": character_readout(vision, asker, noise, known, SEED + 4),
+        "characters, random, font not in the fit": character_readout(vision, asker, noise, unknown, SEED + 5),
+    }
+    results: dict[str, dict[str, list[bool]]] = {}
+    for _ in range(items):
+        for name, item in [*icon_items(rng), *text_items(rng)]:
+            shown = results.setdefault(name, {"pictures": [], "text": []})
+            shown["pictures"].append(asker.right(item, lambda rows: asker.drawn(rows, rng)))
+            shown["text"].append(asker.right(item, asker.written))
+    tasks = {name: {how: interval(hits) for how, hits in shown.items()} for name, shown in results.items()}
+    return {
+        "hardware": hardware(),
+        "digest": vision.digest().hex(),
+        "fit": vlm.FIT,
+        "items": items,
+        "readouts": readouts,
+        "tasks": tasks,
+    }
+
+
+def save(result: dict[str, Any]) -> None:
+    """Print `result` and write it to RESULT."""
+    for part in ("readouts", "tasks"):
+        for name, values in result[part].items():
+            print(name, values)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
