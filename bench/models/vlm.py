@@ -101,7 +101,8 @@ def tile(segment: segments.Segment) -> Tensor:
     """uint8 [3, TILE, TILE]: the icon in the middle of a square of its own ground."""
     image = segment.image
     side = max(image.size)
-    square = ImageOps.pad(image, (side, side), color=image.getpixel((0, 0)))
+    ground = tuple(np.asarray(image)[0, 0].tolist())
+    square = ImageOps.pad(image, (side, side), color=ground)
     pixels = np.array(square.resize((TILE, TILE), Image.Resampling.BILINEAR))
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
