@@ -4,16 +4,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
-from bench.eval import documents
-from bench.eval.metrics import kl
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
+from agentkv.diagnose.documents import readmes
 
 Row = dict[str, Any]
 
@@ -34,19 +34,27 @@ def texts(tokenizer: Any, tokens: int = 1024) -> list[Text]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     # The README of this project is left out: it changes with every version of it.
-    found = [c for c in documents.chunks(encode, tokens) if not c.name.startswith("agentkv")]
-    readmes = [Text(f"README of {chunk.name}", torch.tensor(chunk.ids)) for chunk in found[:2]]
-    short, long = next(_sources(encode, tokens)), next(_sources(encode, 4 * tokens))
-    return [*readmes, short, replace(long, first=3 * tokens), _copy(len(tokenizer), tokens)]
+    named = ((f"README of {name}", text) for name, text in readmes() if not name.startswith("agentkv"))
+    prose = list(islice(_cut(encode, tokens, named), 2))
+    short, long = next(_cut(encode, tokens, _sources())), next(_cut(encode, 4 * tokens, _sources()))
+    return [*prose, short, replace(long, first=3 * tokens), _copy(len(tokenizer), tokens)]
 
 
-def _sources(encode: Callable[[str], Sequence[int]], tokens: int) -> Iterator[Text]:
+def _sources() -> Iterator[tuple[str, str]]:
     # networkx is pinned and has long modules of ordinary code.
     folder = Path(str(distribution("networkx").locate_file("networkx/algorithms")))
     for path in sorted(folder.glob("[a-z]*.py")):
-        ids = torch.tensor(encode(path.read_text())[:tokens])
+        yield f"source of networkx {path.name}", path.read_text()
+
+
+def _cut(
+    encode: Callable[[str], Sequence[int]], tokens: int, named: Iterable[tuple[str, str]]
+) -> Iterator[Text]:
+    """The first `tokens` tokens of each text that is long enough."""
+    for name, text in named:
+        ids = torch.tensor(encode(text)[:tokens])
         if len(ids) == tokens:
-            yield Text(f"source of networkx {path.name}", ids)
+            yield Text(name, ids)
 
 
 def _copy(vocabulary: int, tokens: int) -> Text:
@@ -70,7 +78,8 @@ def row(step: str, text: Text, before: Tensor, after: Tensor) -> Row:
     kl: mean KL(before ‖ after) in nats per token. logits: the largest difference.
     """
     truth = text.ids[text.first :]
-    blocks = zip(before.split(128), after.split(128), strict=True)  # kl() takes many times the memory in fp64
+    pairs = zip(before.split(128), after.split(128), strict=True)  # in fp64 all at once takes many gigabytes
+    kl = sum(_kl(*pair) for pair in pairs) / len(truth)
     return {
         "step": step,
         "text": text.name,
@@ -78,10 +87,16 @@ def row(step: str, text: Text, before: Tensor, after: Tensor) -> Row:
         "tokens": len(truth),
         "loss before": cross_entropy(before, truth).item(),
         "loss after": cross_entropy(after, truth).item(),
-        "kl": torch.cat([kl(*block) for block in blocks]).mean().item(),
+        "kl": kl,
         "logits": (after - before).abs().max().item(),
         "same top token": (before.argmax(-1) == after.argmax(-1)).float().mean().item(),
     }
+
+
+def _kl(before: Tensor, after: Tensor) -> float:
+    """Σ KL(before ‖ after) over logits [n, vocabulary], in fp64."""
+    p, q = before.double().log_softmax(-1), after.double().log_softmax(-1)
+    return kl_div(q, p, reduction="sum", log_target=True).item()
 
 
 def save(rows: Iterable[Row], target: Path) -> None:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.eval.metrics import interval
-from bench.hardware import hardware
+from agentkv.calibrate import hardware
+from agentkv.metrics import interval
 from bench.models import drawing, ridge, segments, vlm
 from bench.models.drawing import Icon, Row
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from agentkv_orchestrator.policy import Policy
 from PIL import Image
 from transformers import (
     AutoModelForCausalLM,
@@ -18,6 +19,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicCache
 
+from agentkv import Engine
 from agentkv.errors import InvalidInput
 from bench.models import (
     drawing,
@@ -31,6 +33,8 @@ from bench.models import (
     vlm_scores,
     wheels,
 )
+from tests.models import full_precision, tiny_tokenizer
+from tests.runtime.cases import assert_kv, live, reprefilled, words
 from tests.tolerances import KV, LOGITS, kv_error
 
 POSITIONS = torch.arange(300, 333)[None]
@@ -98,6 +102,27 @@ def test_the_cached_rope_key_turns_by_the_models_own_table(tiny):
     assert kv_error(turned, second.layers[0].values) < KV[torch.float32]
     assert kv_error(first.layers[0].values, second.layers[0].values) > 0.1
     assert torch.equal(first.layers[0].keys, second.layers[0].keys), "the latent has a position"
+
+
+def test_windows_over_the_mla_form_turn_its_rope_key_and_not_its_latent(tiny):
+    latent = mla.convert(tiny, slow=3)
+    with full_precision(latent), Engine.from_model(latent, tiny_tokenizer()) as engine:
+        content, rope = engine.layout.slots
+        assert (content.dim, content.rope, rope.dim) == (44, None, 20)
+        assert torch.equal(rope.rope.specs[0].inv_freq, latent.model.rotary_emb.inv_freq.double())
+        window = engine.window(Policy(name="fast"))
+        head = window.append(words(12, 1), kind="system", pin=True)
+        gone = window.append(words(40, 2))
+        window.append(words(60, 3))
+        window.commit()
+        before = live(window).part(0, head.tokens)
+        window.evict(gone)
+        assert "rotate" in {op.op for op in window.commit().ops}
+        after = live(window).part(0, head.tokens)
+        # Nothing stands in front of the head: where it slides to, a prefill gives the same.
+        assert_kv(after, reprefilled(window).part(0, head.tokens))
+        assert torch.equal(after.slots[0], before.slots[0])
+        assert kv_error(after.slots[1], before.slots[1]) > 0.1
 
 
 def test_the_saved_mla_form_is_not_taken_for_deepseek(tiny, tmp_path):
