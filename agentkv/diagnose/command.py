@@ -81,11 +81,7 @@ def diagnose(console: Console, options: Options, as_json: bool = False) -> Diagn
         try:
             found = _run(options, told)
         except KeyboardInterrupt:
-            aside.print(
-                f"Windows that are finished are in {options.out_path}; the same command goes on from there.",
-                highlight=False,
-                soft_wrap=True,
-            )
+            aside.print(_left_behind(options.out_path), highlight=False, soft_wrap=True)
             raise
     summary = summarise(found.windows, found.settings.chunk_tokens, found.model.token_bytes)
     if options.plot is not None:
@@ -95,6 +91,13 @@ def diagnose(console: Console, options: Options, as_json: bool = False) -> Diagn
     else:
         show(console, found, summary, options.out_path, options.calibration_path)
     return found
+
+
+def _left_behind(path: Path) -> str:
+    """What to tell whoever stopped a run."""
+    if not path.exists():
+        return "No window was finished, nothing was written."
+    return f"The windows that are finished are in {path}; the same command goes on from there."
 
 
 def _judge(options: Options) -> None:

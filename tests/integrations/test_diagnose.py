@@ -38,9 +38,9 @@ from tests.models import tiny_model, tiny_tokenizer
 from tests.runtime import cases
 from tests.tolerances import LOGITS, kv_error
 
-OTHERS = ("deepseek_v3", "deepseek_v2", "gemma3_text", "gpt_oss", "cohere2")
+OTHERS = ("deepseek_v3", "deepseek_v2", "gemma3_text", "gpt_oss", "cohere2", "qwen2_5_vl", "llama4_text")
 """Latents with a rope key of their own, half-split and interleaved; two thetas and sliding layers; attention
-sinks; layers without positions."""
+sinks; layers without positions; three axes of positions; a query scale that depends on them."""
 
 
 @pytest.fixture(autouse=True)
