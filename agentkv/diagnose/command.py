@@ -134,12 +134,19 @@ def _run(options: Options, told: Told) -> Diagnosis:
         return run(engine, options, texts, told)
 
 
-def run(engine: Engine, options: Options, texts: Sequence[tuple[str, str]], told: Told) -> Diagnosis:
+def run(
+    engine: Engine,
+    options: Options,
+    texts: Sequence[tuple[str, str]],
+    told: Told,
+    shown: Texts | None = None,
+) -> Diagnosis:
     """All windows that are asked for and not in ``options.out_path`` yet, and the cost table.
 
-    texts: (name, text). Raises as `diagnose` does.
+    texts: (name, text). shown: how a piece of one becomes a chunk; None shows it as it is. Raises as
+    `diagnose` does.
     """
-    shape, path = Texts(engine, options.chunk_tokens), options.out_path
+    shape, path = shown or Texts(engine, options.chunk_tokens), options.out_path
     pool = documents.tokenised(shape.encode, texts, shape.body)
     measured, training = documents.split(pool, options.chunks, options.seed)
     found = resume(path, _fresh(engine, options, pool))
