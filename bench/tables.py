@@ -109,8 +109,18 @@ def kernels() -> str:
     kernel = [row for row in rows if "bandwidth_share" in row]
     cutting = [row for row in rows if "chunks" in row]
     table = markdown(
-        ["one slot, 2048 tokens, 30 layers", "ms", "plain copy", "share of copy bandwidth"],
-        [[r["op"], r["ms"], r["copy_ms"], f"**{r['bandwidth_share']:.2f}**"] for r in kernel],
+        ["cache", "operation", "ms", "plain copy", "share of copy bandwidth", "reachable"],
+        [
+            [
+                r["layout"],
+                r["op"],
+                r["ms"],
+                r["copy_ms"],
+                f"**{r['bandwidth_share']:.2f}**",
+                f"{r['reachable_share']:.2f}",
+            ]
+            for r in kernel
+        ],
     )
     lines = [f"\nCutting and hashing 1 M tokens: {r['ms']} ms ({r['chunks']} chunks).\n" for r in cutting]
     return table + "".join(lines)

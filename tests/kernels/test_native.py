@@ -1,4 +1,4 @@
-"""The compiled loop: its threads, its callers' threads, where its code is kept, and that it is the one that runs."""
+"""The compiled loop: its threads, its callers, where its code is kept, and that it is the one that runs."""
 
 import itertools
 import math

@@ -92,19 +92,21 @@ def test_rotate_takes_any_strides(style: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("uniform", [False, True])
+@pytest.mark.parametrize(("tokens", "blocks"), [(7, 15), (33 * 2, 2)])
 def test_scratch_crosses_block_borders(
-    dtype: torch.dtype, uniform: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, uniform: bool, tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rotating, "BLOCK_NUMBERS", 2 * 7 * 3 * 16)
-    x = slot(2, 33, 3, 16, dtype)
-    assert len(list(rotating.blocks(x))) > 4
-    rope, factors = rope_for(x), factors_for(x, (5, 0))
+    """Blocks of 7 tokens of one layer, or of two of the three layers."""
+    monkeypatch.setattr(rotating, "BLOCK_NUMBERS", tokens * 3 * 16)
+    x = slot(3, 33, 3, 16, dtype)
+    assert len(list(rotating.blocks(x))) == blocks
+    rope, factors = rope_for(x, specs=(0, -1, 1)), factors_for(x, (5, 0, 3))
     if uniform:
         rope = rope._replace(cos=rope.cos[:, :1], sin=rope.sin[:, :1])
     assert_close(rotate(x, rope), rotate_reference(x, rope))
     index = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:33]
     for where in (index, 4):
-        got, wanted = nan_slot(2, 40, 3, 16, x.dtype), nan_slot(2, 40, 3, 16, torch.float64)
+        got, wanted = nan_slot(3, 40, 3, 16, x.dtype), nan_slot(3, 40, 3, 16, torch.float64)
         place((got,), where, (x,), (rope,), (factors,))
         place_reference((wanted,), where, (x,), (rope,), (factors,))
         rows = where if isinstance(where, torch.Tensor) else torch.arange(4, 37)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from agentkv_kernels.checks import check_place, stands_there
@@ -35,10 +34,11 @@ def place(
         elif isinstance(index, int) and of.dtype == arithmetic(of.dtype) and _dense(to):
             _place_here(to[:, index : index + of.shape[1]], of, rotation, low_rank)
         else:
-            for rows in blocks(of):
-                block = turned(of[:, rows], rotation, rows)  # [L, n, H, D]
-                _add(block, low_rank, rows)
-                _store(to, index + rows.start if isinstance(index, int) else index[rows], block)
+            for layers, rows in blocks(of):
+                block = turned(of, rotation, layers, rows)  # [l, n, H, D]
+                if low_rank is not None:
+                    _add(block, low_rank, layers, rows)
+                _store(to[layers], index + rows.start if isinstance(index, int) else index[rows], block)
 
 
 def _place_here(to: Tensor, of: Tensor, rope: Rope | None, factors: Factors | None) -> None:
@@ -47,7 +47,8 @@ def _place_here(to: Tensor, of: Tensor, rope: Rope | None, factors: Factors | No
         turn(of, rope, to)
     elif to.data_ptr() != of.data_ptr():
         to.copy_(of)
-    _add(to, factors, slice(None))
+    if factors is not None:
+        _add(to, factors, slice(None), slice(None))
 
 
 def _dense(x: Tensor) -> bool:
@@ -55,13 +56,12 @@ def _dense(x: Tensor) -> bool:
     return x.stride(3) == 1 and (x.shape[2] == 1 or x.stride(2) == x.shape[3])
 
 
-def _add(x: Tensor, factors: Factors | None, rows: slice) -> None:
-    """x[l] += left[rows] right of layer l, for dense x [L, n, H, D] in the arithmetic dtype."""
-    if factors is None:
-        return
-    for value, ranks in zip(x, pairwise(factors.offsets.tolist()), strict=True):
-        if ranks[0] < ranks[1]:
-            left, right = factors.left[rows, slice(*ranks)], factors.right[slice(*ranks)]
+def _add(x: Tensor, factors: Factors, layers: slice, rows: slice) -> None:
+    """Add left[rows] right of each of the `layers` to x [l, n, H, D], dense and in the arithmetic dtype."""
+    bounds = list(pairwise(factors.offsets.tolist()))[layers]
+    for value, (first, last) in zip(x, bounds, strict=True):
+        if first < last:
+            left, right = factors.left[rows, first:last], factors.right[first:last]
             value.flatten(1).addmm_(left.to(x.dtype), right.to(x.dtype))  # a view, since x is dense
 
 

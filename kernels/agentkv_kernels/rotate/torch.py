@@ -1,6 +1,5 @@
 """R(δ) on any device, and the path that CPUs take: compiled where heads are dense, else with tensor ops."""
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from agentkv_kernels.checks import check_out, check_rope
 from agentkv_kernels.types import Rope
 
-BLOCK_NUMBERS = 1 << 19  # of one slot, all layers: 2 MiB in fp32, so that a block of scratch stays in cache
+BLOCK_NUMBERS = 1 << 19  # 2 MiB of fp32 scratch: stays in cache, and is worth what starting an op costs
 
 
 def rotate(x: Tensor, rope: Rope, out: Tensor | None = None) -> Tensor:
@@ -25,8 +24,8 @@ def rotate(x: Tensor, rope: Rope, out: Tensor | None = None) -> Tensor:
     if x.dtype == arithmetic(x.dtype):
         turn(x, rope, out)
         return out
-    for rows in blocks(x):
-        out[:, rows].copy_(turned(x[:, rows], rope, rows))
+    for layers, rows in blocks(x):
+        out[layers, rows].copy_(turned(x, rope, layers, rows))
     return out
 
 
@@ -35,23 +34,24 @@ def arithmetic(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def blocks(x: Tensor) -> Iterator[slice]:
-    """Cut the tokens of x [L, T, H, D] into even runs of about BLOCK_NUMBERS numbers."""
+def blocks(x: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Cut x [L, T, H, D] into blocks of about BLOCK_NUMBERS: whole layers, or tokens of one layer."""
     layers, tokens, heads, width = x.shape
-    most = max(1, BLOCK_NUMBERS // max(1, layers * heads * width))
-    step = max(1, math.ceil(tokens / max(1, math.ceil(tokens / most))))
-    for start in range(0, tokens, step):
-        yield slice(start, min(start + step, tokens))
+    most = max(1, BLOCK_NUMBERS // max(1, heads * width))
+    group, step = max(1, most // max(1, tokens)), max(1, min(most, tokens))
+    for layer in range(0, layers, group):
+        for start in range(0, tokens, step):
+            yield slice(layer, min(layer + group, layers)), slice(start, min(start + step, tokens))
 
 
-def turned(block: Tensor, rope: Rope | None, rows: slice) -> Tensor:
-    """Tokens `rows` of a slot, [L, n, H, D] of any float, turned: a dense copy in the arithmetic dtype."""
-    dtype = arithmetic(block.dtype)
-    wide = torch.empty(block.shape, dtype=dtype, device=block.device).copy_(block)
+def turned(x: Tensor, rope: Rope | None, layers: slice, rows: slice) -> Tensor:
+    """One block of x [L, T, H, D], turned: dense [l, n, H, D] of its own in the arithmetic dtype."""
+    block = x[layers, rows]
+    wide = torch.empty(block.shape, dtype=arithmetic(x.dtype), device=x.device).copy_(block)
     if rope is not None:
-        if rope.cos.shape[1] > 1:
-            rope = rope._replace(cos=rope.cos[:, rows], sin=rope.sin[:, rows])
-        turn(wide, rope, wide)
+        each = slice(None) if rope.cos.shape[1] == 1 else rows
+        cos, sin, specs = rope.cos[:, each], rope.sin[:, each], rope.spec_of_layer[layers]
+        turn(wide, rope._replace(cos=cos, sin=sin, spec_of_layer=specs), wide)
     return wide
 
 
