@@ -18,6 +18,8 @@ from torch import Tensor
 from agentkv_kernels.types import Rope
 
 PART_BYTES = 1 << 18  # what a thread of its own is worth: about five times what it costs to wake one
+# Contraction to fused multiply-adds only: NaN and inf stay what they are.
+OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}
 _TYPES = {torch.float32: numba.float32, torch.float64: numba.float64}
 
 
@@ -76,15 +78,20 @@ def _loop(dtype: torch.dtype) -> Callable[..., None]:
         numba.types.Array(numba.int32, 1, "C"), numba.types.UniTuple(numba.int64, 5),
         numba.boolean, numba.boolean, numba.int64, numba.int64,
     )  # fmt: skip
-    # Contraction to fused multiply-adds only: NaN and inf stay what they are.
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}
     try:
-        return numba.njit(signature, cache=True, **options)(_turn_rows)
+        return numba.njit(signature, cache=True, **OPTIONS)(_turn_rows)
     except (RuntimeError, OSError):  # no directory to write to: the same code, compiled once a process
-        return numba.njit(signature, **options)(_turn_rows)
+        return numba.njit(signature, **OPTIONS)(_turn_rows)
 
 
 # Slices of one dimension, since the compiler vectorises those and nothing else that has strides.
+@numba.njit(inline="always", **OPTIONS)
+def _copy(x, at, out, to, width):  # type: ignore[no-untyped-def]
+    old, new = x[at : at + width], out[to : to + width]
+    for i in range(width):
+        new[i] = old[i]
+
+
 def _turn_rows(  # type: ignore[no-untyped-def]
     x, out, x_steps, out_steps, cos, sin, angle_steps, spec_of_layer, sizes, interleaved, copies, first, last
 ):
@@ -94,29 +101,26 @@ def _turn_rows(  # type: ignore[no-untyped-def]
     for row in range(first, last):
         layer, token = row // tokens, row % tokens
         spec = spec_of_layer[layer]
-        if spec < 0 and not copies:
-            continue
         angle = max(spec, 0) * angle_steps[0] + token * angle_steps[1]
         c, s = cos[angle : angle + half], sin[angle : angle + half]
-        for head in range(heads):
-            to = layer * out_steps[0] + token * out_steps[1] + head * out_steps[2]
+        at = layer * x_steps[0] + token * x_steps[1]
+        to = layer * out_steps[0] + token * out_steps[1]
+        for _ in range(heads):
             if copies:
-                at = layer * x_steps[0] + token * x_steps[1] + head * x_steps[2]
-                old, new = x[at : at + width], out[to : to + width]
-                for i in range(width):
-                    new[i] = old[i]
-            if spec < 0:
-                continue
-            to += start
-            if interleaved:
-                band = out[to : to + 2 * half]
-                for i in range(half):
-                    a, b = band[2 * i], band[2 * i + 1]
-                    band[2 * i] = a * c[i] - b * s[i]
-                    band[2 * i + 1] = b * c[i] + a * s[i]
-            else:
-                left, right = out[to : to + half], out[to + half : to + 2 * half]
-                for i in range(half):
-                    a, b = left[i], right[i]
-                    left[i] = a * c[i] - b * s[i]
-                    right[i] = b * c[i] + a * s[i]
+                _copy(x, at, out, to, width)
+            if spec >= 0:
+                if interleaved:
+                    band = out[to + start : to + start + 2 * half]
+                    for i in range(half):
+                        a, b = band[2 * i], band[2 * i + 1]
+                        band[2 * i] = a * c[i] - b * s[i]
+                        band[2 * i + 1] = b * c[i] + a * s[i]
+                else:
+                    left = out[to + start : to + start + half]
+                    right = out[to + start + half : to + start + 2 * half]
+                    for i in range(half):
+                        a, b = left[i], right[i]
+                        left[i] = a * c[i] - b * s[i]
+                        right[i] = b * c[i] + a * s[i]
+            at += x_steps[2]
+            to += out_steps[2]
