@@ -126,6 +126,27 @@ def kernels() -> str:
     return table + "".join(lines)
 
 
+def images() -> str:
+    """Recall of an image against the prefill of its tokens."""
+    rows: Rows = load("images")
+    header = ["", "window", "recall", "prefill of its tokens", "ratio of times", "vision tower", "KL"]
+    return markdown(
+        header,
+        [
+            [
+                r["op"].replace("_", " "),
+                r["window"],
+                f"{r['ms']:.1f} ms",
+                f"{r['prefill_ms']:.1f} ms",
+                f"**{r['ratio_of_times']:.2f}**",
+                f"{r['encode_ms']:.0f} ms, not run",
+                f"{r['kl']:.2g}",
+            ]
+            for r in rows
+        ],
+    )
+
+
 def registers() -> str:
     """The most that any variant of a kernel takes, by architecture."""
     found = load("kernel_registers")
@@ -184,6 +205,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hardware": hardware,
     "forward": forward,
     "kernels": kernels,
+    "images": images,
     "registers": registers,
     "memory": memory,
     "quality": lambda: markdown(*evals.quality()),
