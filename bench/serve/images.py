@@ -50,7 +50,7 @@ def _build(engine: Engine, size: int) -> Case:
 
     Exactly, so that no KL but that of the recall is measured.
     """
-    letters = np.random.default_rng(0).integers(len(vlm.SPECIAL), vlm.TEXT["vocab_size"], size)
+    letters = np.random.default_rng(0).integers(len(random_vlm.SPECIAL), random_vlm.TEXT["vocab_size"], size)
     picture = random_vlm.picture(IMAGE_TOKENS)
     window = engine.window(policy="exact")
     window.append_ids(letters[: size - IMAGE_TOKENS - LATER], kind="document")
@@ -129,6 +129,6 @@ def _truth(engine: Engine, window: Window, picture: Any) -> torch.Tensor:
     ids = torch.as_tensor(window.ids())[None]
     processor, model = engine.loaded.processor, engine.loaded.model
     image = processor.image_processor(images=[picture], return_tensors="pt")
-    kinds = (ids == vlm.SPECIAL.index("<|image_pad|>")).int()
+    kinds = (ids == random_vlm.SPECIAL.index("<|image_pad|>")).int()
     with torch.inference_mode():
         return model(ids, mm_token_type_ids=kinds, logits_to_keep=1, **image).logits[0]
