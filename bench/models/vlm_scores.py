@@ -198,7 +198,7 @@ def distance(a: str, b: str) -> int:
 
 
 def scores(items: int = ITEMS) -> dict[str, Any]:
-    """All readouts and tasks; about four minutes on one thread."""
+    """All readouts and tasks (minutes on one thread)."""
     vision = vlm.load()
     asker = Asker(vision)
     rng = random.Random(SEED)
