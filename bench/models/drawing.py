@@ -81,7 +81,7 @@ class Icon:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a screenshot: an icon, a text, or both."""
+    """A line of a screenshot: a text, an icon, or a text and then an icon."""
 
     text: str = ""
     icon: Icon | None = None
@@ -114,7 +114,7 @@ def font(name: str, size: int) -> ImageFont.FreeTypeFont:
 
 
 def screenshot(rows: Sequence[Row], rng: random.Random, face: str = FONTS[0], size: int = 26) -> Image.Image:
-    """RGB: `rows` under each other on a light ground, icons left of their text.
+    """RGB: `rows` under each other on a light ground, icons right of their text.
 
     size: px of the font. Rows are a full font size apart, so that they can be told apart again.
     """
@@ -126,9 +126,9 @@ def screenshot(rows: Sequence[Row], rng: random.Random, face: str = FONTS[0], si
     pen = ImageDraw.Draw(image)
     for index, row in enumerate(rows):
         left, middle = size, size + (side + size) * index + side // 2
+        pen.text((left, middle), row.text, INK, written, anchor="lm")
         if row.icon:
+            left += (round(written.getlength(row.text)) + GAP) * bool(row.text)
             drawn = draw_icon(row.icon, rng, side)
             image.paste(drawn, (left, middle - side // 2), drawn)
-            left += side + GAP
-        pen.text((left, middle), row.text, INK, written, anchor="lm")
     return image

@@ -28,7 +28,7 @@ from bench.models.drawing import Icon, Row
 
 RESULT = Path("bench/results/vlm_scores.json")
 SEED = 1000
-ITEMS = 16
+ITEMS = 12
 NAMES = ("Grace", "Peter", "Alice", "Frank", "Helen", "Oscar", "Maria", "David")
 JOBS = ("pilot", "baker", "doctor", "farmer", "lawyer", "singer", "teacher", "driver")
 GOODS = ("coffee", "bread", "milk", "soap", "paper", "cheese", "juice", "rice")
@@ -130,13 +130,13 @@ class Asker:
             marks = "\n" * bool(index), " " * bool(row.icon and row.text)
             start, between = (vlm.character_ids(self.tokenizer, mark).tolist() for mark in marks)
             text = vlm.character_ids(self.tokenizer, row.text).tolist()
-            ids += [*start, *self.ids(row.icon.words if row.icon else ""), *between, *text]
+            ids += [*start, *text, *between, *self.ids(row.icon.words if row.icon else "")]
         return self.table[[int(index) for index in ids]]
 
     def written(self, rows: Sequence[Row]) -> Tensor:
         """fp32 [n, E] of `rows` as ordinary text."""
-        lines = [" ".join(filter(None, (row.icon and row.icon.words.strip(), row.text))) for row in rows]
-        return self.table[self.ids(" " * bool(not rows[0].text) + "\n".join(lines))]
+        lines = [row.text + (row.icon.words if row.icon else "") for row in rows]
+        return self.table[self.ids("\n".join(lines))]
 
     @torch.inference_mode()
     def right(self, item: Item, show: Callable[[Sequence[Row]], Tensor]) -> bool:
@@ -198,7 +198,7 @@ def distance(a: str, b: str) -> int:
 
 
 def scores(items: int = ITEMS) -> dict[str, Any]:
-    """All readouts and tasks; about four minutes on one thread."""
+    """All readouts and tasks (minutes on one thread)."""
     vision = vlm.load()
     asker = Asker(vision)
     rng = random.Random(SEED)

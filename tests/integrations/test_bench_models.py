@@ -214,7 +214,7 @@ def test_a_screenshot_comes_apart_into_rows_icons_and_text():
     rows = [drawing.Row("Total due 48.20"), drawing.Row("i.e. the pilot", icon), drawing.Row(icon=icon)]
     image = drawing.screenshot(rows, random.Random(0))
     found = segments.rows(image)
-    assert [[part.coloured for part in row] for row in found] == [[False], [True, False], [True]]
+    assert [[part.coloured for part in row] for row in found] == [[False], [False, True], [True]]
     assert all(part.image.height < image.height / 3 for row in found for part in row)
 
 
@@ -271,7 +271,7 @@ def test_the_adapter_says_what_a_screenshot_shows():
     image = drawing.screenshot(rows, random.Random(3))
     encoded = vision.encode(image)
     words = tokenizer.convert_ids_to_tokens(ridge.nearest(encoded, table).tolist())
-    expected = ["Ġgreen", "Ġheart", "Ġ", *"pilot", "Ċ", *"TotalĠdueĠ48.20"]
+    expected = [*"pilot", "Ġ", "Ġgreen", "Ġheart", "Ċ", *"TotalĠdueĠ48.20"]
     assert words == expected
     assert torch.equal(encoded, vlm.load().encode(image))
     assert len(vision.digest()) == 16
