@@ -84,7 +84,7 @@ def audit(window: Window, question: Handle | None, new_tokens: int, attribute: b
     found = engine.runner.run(asked, seen, keep=keep)
     window_ms = (time.perf_counter() - since) * 1e3
     kl = divergence(truth, found)
-    behind = Run(end, [], int(runs[-1].positions().max()) + 1)
+    behind = Run(end, [], runs[-1].position_stop)
     new_tokens = min(new_tokens, engine.layout.max_positions - max(end, behind.position or 0))
     agreement = _agreement(window, Overlay(exact, end), behind, truth, seen, found, new_tokens)
     blame = _blame(window, exact, asked, first, truth, float(kl.mean())) if attribute else ()

@@ -139,6 +139,12 @@ class Run:
     def stop(self) -> int:
         return self.row + len(self.ids)
 
+    @property
+    def position_stop(self) -> int:
+        """Position id of whatever follows: an image may end before its last row's time axis says so."""
+        first = self.row if self.position is None else self.position
+        return first + (len(self.ids) if self.media is None else self.media.span)
+
     def positions(self, axes: int = 1) -> Tensor:
         """int64 ``[axes, T]``: where each token stands, on each axis of the model's positions."""
         first = self.row if self.position is None else self.position

@@ -69,18 +69,22 @@ class Edits:
         """Add a message and return its handle; of a video, one message a frame and a tuple of handles.
 
         content: text (a str is always text), an image (PIL, `pathlib.Path`, encoded bytes, uint8 ``[H, W, 3
-        or 4]``), a list of both, or a video (`agentkv.vision.Video`, a list of frames, uint8 ``[F, H, W,
-        C]``, the Path of a video file). kind: system, user and assistant are chat roles, anything else is
-        shown as user text. pin: refuse to evict it. before: put it in front of this handle instead of at the
-        end. whole, fps: of a video, see `agentkv.vision.prepare`.
+        or 4]``), a list of text and images, or a video (`agentkv.vision.Video`, a list of frames, uint8
+        ``[F, H, W, C]``, the Path of a video file). kind: system, user and assistant are chat roles,
+        anything else is shown as user text. pin: refuse to evict it. before: put it in front of this handle
+        instead of at the end. whole, fps: of a video, see `agentkv.vision.prepare`.
         Raises EmptyChunk, InvalidInput, TooLong, UnsupportedModel, ForeignChunk, AlreadyEvicted (of
-        ``before``).
+        ``before``), as a rule before a vision tower ran.
         """
-        self.require_open()
+        with self.editing():
+            rules.kind(kind)
+            self._index(before)
+            showing = messages.Showing(self.max_tokens - self.content.tokens, whole, fps)
+        showing.of_a_video(content)
         if not messages.is_clip(content):
             parts = messages.parts_of(content)
-            return self._append(messages.pieces(self.engine, parts, kind), kind, pin, before, parts)
-        clip = messages.clip(self.engine, content, kind, whole, fps)
+            return self._append(messages.pieces(self.engine, parts, kind, showing), kind, pin, before, parts)
+        clip = messages.clip(self.engine, content, kind, showing)
         with self.editing():
             noted = self.content
             try:
@@ -97,6 +101,7 @@ class Edits:
         self, ids: Ids, kind: str = "note", pin: bool = False, before: Handle | None = None, preview: str = ""
     ) -> Handle:
         """As `append`, for token ids int64 ``[T]`` that need no template."""
+        rules.kind(kind)
         return self._append([Tokens(ids)], kind, pin, before, [preview])
 
     def _append(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentkv.errors import InvalidInput
 from agentkv.inputs import tokenise
 from agentkv.media import Tokens
 from agentkv.vision import prepare
@@ -25,11 +27,37 @@ def is_clip(content: Any) -> bool:
     return not isinstance(content, str) and len(parts_of(content)) == 1 and is_video(content)
 
 
-def pieces(engine: Engine, parts: Sequence[Any], kind: str) -> list[Tokens]:
-    """The tokens of one message. parts: text, images, or `Tokens` of such.
+@dataclass(frozen=True)
+class Showing:
+    """How the pictures of a message are to be shown; see `agentkv.vision.prepare`. room: in tokens."""
+
+    room: int | None = None
+    whole: bool = False
+    fps: float | None = None
+
+    def of_a_video(self, content: Any) -> None:
+        """Raises InvalidInput for settings of a video where ``content`` has none."""
+        parts = parts_of(content)
+        if (self.whole or self.fps is not None) and not any(
+            is_video(part) for part in parts if not isinstance(part, str)
+        ):
+            raise InvalidInput(
+                got=f"whole={self.whole}, fps={self.fps} for a message without a video",
+                expected="a video: a `Video`, a list of frames, an array [F, H, W, C], the Path of a file",
+                do="leave them out",
+            )
+
+    def prepared(self, source: Any, engine: Engine, taken: int = 0) -> list[Tokens]:
+        """The chunks of an image or a video. taken: tokens in front of it in the same message."""
+        room = None if self.room is None else self.room - taken
+        return prepare(source, engine.tower, whole=self.whole, fps=self.fps, room=room)
+
+
+def pieces(engine: Engine, parts: Sequence[Any], kind: str, showing: Showing) -> list[Tokens]:
+    """The tokens of one message. parts: text, images, videos, or `Tokens` of such.
 
     Text that stands together is tokenised together, the role's markers included. Raises EmptyChunk for a
-    message of no token, InvalidInput and UnsupportedModel for what the model cannot be shown.
+    message of no token, TooLong, InvalidInput and UnsupportedModel for what the model cannot be shown.
     """
     if all(isinstance(part, str) and not part for part in parts):
         tokenise(engine.tokenizer, "")  # raises: markers around nothing are no message
@@ -39,16 +67,16 @@ def pieces(engine: Engine, parts: Sequence[Any], kind: str) -> list[Tokens]:
         if isinstance(part, str):
             text += part
         else:
-            shown = [part] if isinstance(part, Tokens) else prepare(part, engine.tower)
-            found += [*_text(engine, text), *shown]
+            found += _text(engine, text)
+            taken = sum(len(ids) for ids, _ in found)
+            found += [part] if isinstance(part, Tokens) else showing.prepared(part, engine, taken)
             text = ""
     return [*found, *_text(engine, text + marks.tail)]
 
 
-def clip(engine: Engine, content: Any, kind: str, whole: bool, fps: float | None) -> list[list[Tokens]]:
+def clip(engine: Engine, content: Any, kind: str, showing: Showing) -> list[list[Tokens]]:
     """The messages of a video: one a frame, or one for all of it."""
-    shown = prepare(content, engine.tower, whole=whole, fps=fps)
-    return [pieces(engine, [frame], kind) for frame in shown]
+    return [pieces(engine, [frame], kind, showing) for frame in showing.prepared(content, engine)]
 
 
 def preview(parts: Sequence[Any]) -> str:

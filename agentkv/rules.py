@@ -64,6 +64,13 @@ def unpinned(entry: Entry) -> None:
         )
 
 
+def kind(name: str) -> None:
+    if not isinstance(name, str):
+        raise InvalidInput(
+            got=f"kind={name!r}", expected="a word such as user, note or document", do="pass a str"
+        )
+
+
 def text_only(entry: Entry) -> None:
     if entry.media:
         raise InvalidInput(

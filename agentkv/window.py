@@ -282,11 +282,12 @@ class Window(Edits):
         return found
 
     def close(self) -> None:
-        """Give the rows back. Closing twice is fine; any other call afterwards raises ClosedError."""
+        """Give rows and images back. Closing twice is fine; any other call afterwards raises ClosedError."""
         with self._lock:
             if not self.closed:
                 self.closed = True
                 self.kv.release()
+                self.content = self.committed = Content()
                 self.engine.forget(self)
 
     def __enter__(self) -> Window:

@@ -14,6 +14,7 @@ from torch import Tensor
 from agentkv.errors import InvalidInput, NonFinite
 from agentkv.media import Features, Media, Modality, Tokens
 from agentkv.vision.identity import media_digest
+from agentkv.vision.room import require_room
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,22 +46,40 @@ class AdapterTower:
                 expected="an object with encode(image), digest() and placeholder_id",
                 do="see agentkv.vision.VisionAdapter",
             )
+        known = model.get_input_embeddings().num_embeddings
+        if not isinstance(adapter.placeholder_id, int) or not 0 <= adapter.placeholder_id < known:
+            raise InvalidInput(
+                got=f"placeholder_id={adapter.placeholder_id!r} of the vision adapter",
+                expected=f"a token of this model, 0 to {known - 1}",
+                do="take one that no text contains, such as an unused special token",
+            )
         self.model, self.adapter, self.lock = model, adapter, lock
         self.placeholder_ids: tuple[int, ...] = (adapter.placeholder_id,)
         self.runs = 0
         self.seen: WeakValueDictionary[bytes, Media] = WeakValueDictionary()
 
-    def image(self, image: Image) -> list[Tokens]:
+    def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """One chunk. Raises InvalidInput or NonFinite for embeddings that do not fit the model."""
-        return [self._chunk("image", image)]
+        return self._chunks("image", [image], room)
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
+    def video(
+        self, frames: Sequence[Image], fps: float | None, whole: bool, room: int | None = None
+    ) -> list[Tokens]:
         """A chunk a frame. Raises InvalidInput for ``whole``: an adapter sees one image at a time."""
         if whole:
             raise InvalidInput(
                 got="whole=True", expected="frames one by one with a vision adapter", do="leave it out"
             )
-        return [self._chunk("video", frame) for frame in frames]
+        return self._chunks("video", frames, room)
+
+    def _chunks(self, modality: Modality, images: Sequence[Image], room: int | None) -> list[Tokens]:
+        """Only the encoder knows how many tokens an image takes: it stops at the first that does not fit."""
+        found, tokens = [], 0
+        for image in images:
+            found.append(self._chunk(modality, image))
+            tokens += len(found[-1].ids)
+            require_room(tokens, room)
+        return found
 
     def _chunk(self, modality: Modality, image: Image) -> Tokens:
         # How many tokens an image takes follows from its pixels and the encoder, which the digest covers.
@@ -105,4 +124,4 @@ class AdapterTower:
                 expected="finite embeddings",
                 do="check encoder and image",
             )
-        return found.to(table.device, table.dtype)
+        return found.to(table.device, table.dtype, copy=True)  # an encoder may use its buffer again

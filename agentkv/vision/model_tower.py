@@ -21,6 +21,7 @@ from agentkv.models.media_spec import MediaSpec
 from agentkv.vision.identity import configuration_of, media_digest
 from agentkv.vision.markup import markup
 from agentkv.vision.positions import frame_ranges, offsets_of, stretches
+from agentkv.vision.room import require_room
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,39 +43,45 @@ class ModelTower:
         self.placeholder_ids, self.runs = spec.placeholder_ids, 0
         self.seen: WeakValueDictionary[tuple[bytes, bytes], Media] = WeakValueDictionary()
 
-    def image(self, image: Image) -> list[Tokens]:
+    def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """One chunk: the image with the markers that template and processor write around it."""
         front, back = markup(self.processor, "image", self.processor.image_token)
         found = self._processed(f"{front}{self.processor.image_token}{back}", images=[image])
         outline = self._outline("image", found["input_ids"][0], [image], found.get("image_grid_thw"))
-        return self._filled([outline], found)
+        return self._filled([outline], found, room)
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
-        """A chunk a frame (or merged pair of frames), with its markers and its time, between the texts that
-        the template writes around a video; or all of it in one chunk."""
+    def video(
+        self, frames: Sequence[Image], fps: float | None, whole: bool, room: int | None = None
+    ) -> list[Tokens]:
+        """A chunk a frame (or merged pair of frames), behind the text that introduces them if the processor
+        writes one; or all of it in one chunk.
+
+        Each frame stands, with its time, between what the template writes around a video: whichever of them
+        leave, move or come back, the others are shown as the model knows it.
+        """
         front, back = self._video_markup(fps)
         text = f"{front}{self.processor.video_token}{back}" if whole else self.processor.video_token
         found = self._processed(text, videos=[_stack(frames)], **_metadata(frames, fps))
         ids, grid = found["input_ids"][0], found.get("video_grid_thw")
         if whole:
             outline = self._outline("video", ids, frames, grid, self._interval(found))
-            return self._filled([outline], found)
-        outlines = self._frames(ids, frames, grid)
-        lead = ids[: len(ids) - sum(len(own) for own, _ in outlines)].numpy()
-        around = np.concatenate([self._tokens(front), lead]), self._tokens(back)
-        pieces = (Tokens(around[0]), *self._filled(outlines, found), Tokens(around[1]))
-        return [piece for piece in pieces if len(piece.ids)]
-
-    def _frames(self, ids: Tensor, frames: Sequence[Image], grid: Tensor | None) -> list[Outline]:
-        """A video's tokens int64 [T], cut into chunks of one frame or merged pair each, without features."""
+            return self._filled([outline], found, room)
         count = len(frames) if grid is None else int(grid[0, 0])
         merged = -(-len(frames) // count)  # frames that one chunk shows
         one = None if grid is None else torch.tensor([[1, *grid[0, 1:].tolist()]])
         ranges = frame_ranges(self._placeholders(ids), count, self.spec.time_behind)
-        return [
-            self._outline("video", ids[a:b], frames[index * merged : (index + 1) * merged], one)
+        before, behind = torch.from_numpy(self._tokens(front)), torch.from_numpy(self._tokens(back))
+        outlines = [
+            self._outline(
+                "video",
+                torch.cat([before, ids[a:b], behind]),
+                frames[index * merged : (index + 1) * merged],
+                one,
+            )
             for index, (a, b) in enumerate(ranges)
         ]
+        lead = ids[: ranges[0][0]].numpy()
+        return [*([Tokens(lead)] if len(lead) else ()), *self._filled(outlines, found, room)]
 
     def _video_markup(self, fps: float | None) -> tuple[str, str]:
         """Text around a video. Raises UnsupportedModel where the model, or this machine, takes none."""
@@ -165,8 +172,12 @@ class ModelTower:
         )
         return ids.numpy(), media
 
-    def _filled(self, outlines: list[Outline], found: Any) -> list[Tokens]:
-        """The chunks with their features: those of an earlier run where somebody still holds all of them."""
+    def _filled(self, outlines: list[Outline], found: Any, room: int | None) -> list[Tokens]:
+        """The chunks with their features: those of an earlier run where somebody still holds all of them.
+
+        Raises TooLong for more than ``room`` tokens before the tower runs.
+        """
+        require_room(sum(len(ids) for ids, _ in outlines), room)
         keys = [(media.digest, ids.tobytes()) for ids, media in outlines]
         held = [self.seen.get(key) for key in keys]
         if None in held:

@@ -28,30 +28,38 @@ class VisionTower(Protocol):
     runs: int
     placeholder_ids: tuple[int, ...]
 
-    def image(self, image: Image) -> list[Tokens]:
+    def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """One RGB image as one chunk."""
         ...
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
+    def video(
+        self, frames: Sequence[Image], fps: float | None, whole: bool, room: int | None = None
+    ) -> list[Tokens]:
         """RGB frames of one size as chunks that can leave one by one, or as one chunk."""
         ...
 
 
 def prepare(
-    source: Any, tower: VisionTower, *, whole: bool = False, fps: float | None = None
+    source: Any,
+    tower: VisionTower,
+    *,
+    whole: bool = False,
+    fps: float | None = None,
+    room: int | None = None,
 ) -> list[Tokens]:
     """The chunks of an image or a video, in order, their features computed.
 
     source: an image (PIL, path, encoded bytes, uint8 [H, W, 3 or 4]) or a video (`Video`, a sequence of
     images, uint8 [F, H, W, 3 or 4], a video file). whole: a video as one chunk with the model's own
     positions; otherwise each frame (or pair that the model merges) is a chunk with positions of its own.
-    fps: frames a second of the frames given, or to take from a file.
-    Raises InvalidInput, and UnsupportedModel for a model that cannot take this; nothing is kept then.
+    fps: frames a second of the frames given, or to take from a file. room: tokens that there is room for.
+    Raises InvalidInput, TooLong (for more than ``room``, as a rule before the encoder ran), and
+    UnsupportedModel for a model that cannot take this; nothing is kept then.
     """
     if is_video(source):
         frames, fps = load_video(source, fps)
-        return tower.video(frames, fps, whole)
-    return tower.image(load_image(source))
+        return tower.video(frames, fps, whole, room)
+    return tower.image(load_image(source), room)
 
 
 def tower_of(
@@ -129,11 +137,13 @@ class BlindTower:
     def __init__(self, refusal: UnsupportedModel, placeholder_ids: tuple[int, ...]) -> None:
         self.refusal, self.placeholder_ids, self.runs = refusal, placeholder_ids, 0
 
-    def image(self, image: Image) -> list[Tokens]:
+    def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """Raises UnsupportedModel."""
         raise self._again()
 
-    def video(self, frames: Sequence[Image], fps: float | None, whole: bool) -> list[Tokens]:
+    def video(
+        self, frames: Sequence[Image], fps: float | None, whole: bool, room: int | None = None
+    ) -> list[Tokens]:
         """Raises UnsupportedModel."""
         raise self._again()
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from transformers import CONFIG_MAPPING
 
-from agentkv.errors import InvalidInput, NonFinite, UnsupportedModel
+from agentkv.errors import InvalidInput, NonFinite, TooLong, UnsupportedModel
 from agentkv.models import families
 from agentkv.models.layouts import judge
 from agentkv.models.media_inputs import inputs_for
@@ -214,6 +214,37 @@ def test_features_are_used_as_often_as_the_chunk_is_placed() -> None:
     assert found.tower.runs == runs
 
 
+def test_an_adapter_stops_at_the_first_frame_that_does_not_fit() -> None:
+    tower = tower_of(tiny_model("llama"), adapter=Patches())
+    frames = [picture(16, 16, seed) for seed in range(5)]  # two tokens each
+    with pytest.raises(TooLong, match="at most 5"):
+        prepare(frames, tower, room=5)
+    assert tower.runs == 3
+
+
+def test_an_adapter_may_use_its_buffer_again() -> None:
+    class Reusing(Patches):
+        def encode(self, image: Image.Image) -> torch.Tensor:
+            self.buffer = super().encode(image)
+            return self.buffer
+
+    adapter = Reusing()
+    ((_, media),) = prepare(WIDE, tower_of(tiny_model("llama"), adapter=adapter))
+    before = adapter.buffer.clone()
+    with torch.inference_mode():
+        adapter.buffer.zero_()
+    assert media is not None
+    assert torch.equal(media.features.pooled, before)
+
+
+@pytest.mark.parametrize("placeholder", [-1, 97, None])
+def test_an_adapter_s_placeholder_is_a_token_of_the_model(placeholder: Any) -> None:
+    adapter = Patches()
+    adapter.placeholder_id = placeholder
+    with pytest.raises(InvalidInput, match="placeholder_id"):
+        tower_of(tiny_model("llama"), adapter=adapter)
+
+
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_picture_shown_again_costs_no_run_while_somebody_holds_it(adapted: bool) -> None:
     """An agent sends its whole history every turn: the same screenshot must not be encoded again."""
@@ -271,14 +302,14 @@ def test_markers_of_the_chat_template_are_part_of_the_image() -> None:
     assert media.offsets[:, [0, 1, -2, -1]].tolist() == [[0, 1, 1, 6], [0, 1, 3, 6], [0, 1, 5, 6]]
 
 
-def test_markers_around_a_video_outlive_its_frames() -> None:
+def test_every_frame_has_the_markers_of_a_video() -> None:
+    """A frame leaves and comes back alone, and is shown as the template shows a video of one."""
     own = processor("qwen2_vl", QWEN_TEMPLATE)
     tower = tower_of(rig("qwen2_vl").model, own)
     chunks = prepare([TALL] * 4, tower)
-    assert [media is None for _, media in chunks] == [True, False, False, True]
-    assert [own.tokenizer.decode(chunks[at][0]) for at in (0, -1)] == ["<|vision_start|>", "<|vision_end|>"]
-    ((ids, _),) = prepare([TALL] * 4, tower, whole=True)
-    assert ids.tolist() == np.concatenate([ids for ids, _ in chunks]).tolist()
+    ((one, _),) = prepare([TALL] * 2, tower, whole=True)
+    assert [ids.tolist() for ids, _ in chunks] == [one.tolist()] * 2
+    assert own.tokenizer.decode(one[[0, -1]]) == "<|vision_start|> <|vision_end|>"
 
 
 def test_a_template_that_shows_images_first_is_understood() -> None:

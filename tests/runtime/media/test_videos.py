@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from agentkv.errors import InvalidInput, UnsupportedModel
+from agentkv.errors import InvalidInput, TooLong, UnsupportedModel
 from agentkv.vision import Video, prepare
 from agentkv.vision.positions import frame_ranges
 from tests.runtime.media.cases import (
@@ -152,6 +151,16 @@ def test_a_model_that_tells_the_time_wants_fps(family: str) -> None:
     assert prepare(list(FILM.frames), rig(family).tower, fps=2.0)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_video_that_does_not_fit_is_refused_before_the_tower_runs(whole: bool) -> None:
+    found = rig("qwen2_vl")
+    runs = found.tower.runs
+    with pytest.raises(TooLong, match="at most 79"):
+        prepare(FILM, found.tower, whole=whole, room=79)
+    assert found.tower.runs == runs
+    assert sum(len(ids) for ids, _ in prepare(FILM, found.tower, whole=whole, room=80)) == 80
+
+
 BROKEN = {
     "no frames": ([], "without frames"),
     "no frames in a Video": (Video([], fps=1.0), "without frames"),
@@ -160,6 +169,7 @@ BROKEN = {
     "a float array": (np.zeros((2, 8, 8, 3), np.float32), "float32"),
     "no image": ([picture(8, 8), "nowhere.png"], "nowhere.png"),
     "a file without fps": ("film.mp4", "fps"),
+    "a number of frames": (Video(9, fps=1.0), "type int"),  # type: ignore[arg-type]
 }
 
 
@@ -173,16 +183,12 @@ def test_a_broken_video_is_refused(name: str) -> None:
     assert rig("qwen2_vl").tower.runs == runs
 
 
-@pytest.mark.parametrize("fps", [0.0, -1.0, float("nan")])
-def test_an_impossible_fps_is_refused(fps: float) -> None:
-    with pytest.raises(InvalidInput, match="fps"):
-        prepare(list(FILM.frames), rig("qwen2_vl").tower, fps=fps)
-
-
-def test_a_file_without_a_decoder_names_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentkv.vision.videos.find_spec", lambda _: None)
-    with pytest.raises(UnsupportedModel, match="torchcodec, av, cv2"):
-        prepare(tmp_path / "film.mp4", rig("qwen2_vl").tower, fps=1.0)
+@pytest.mark.parametrize("fps", [0.0, -1.0, float("nan"), float("inf"), "2"])
+def test_an_impossible_fps_is_refused(fps: Any) -> None:
+    frames = list(FILM.frames)
+    for source, given in ((frames, fps), (Video(frames, fps), None)):
+        with pytest.raises(InvalidInput, match="fps"):
+            prepare(source, rig("qwen2_vl").tower, fps=given)
 
 
 def test_frames_without_anything_between_them_are_cut_evenly() -> None:

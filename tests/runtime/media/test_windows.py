@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
 import torch
 
 from agentkv import Engine
-from agentkv.errors import InvalidInput, NothingStored, UnsupportedModel
+from agentkv.errors import AlreadyEvicted, Busy, ClosedError, InvalidInput, NothingStored, UnsupportedModel
 from tests.models import tiny_model, tiny_tokenizer
 from tests.runtime.cases import STRICT, assert_unchanged, snapshot
 from tests.runtime.media.cases import (
@@ -160,6 +161,26 @@ def test_features_live_as_long_as_any_window_that_shows_them() -> None:
         assert built.tower.runs == 1
 
 
+def test_a_closed_window_holds_no_images() -> None:
+    """Nor does what was done with them: forks, answers, audits, idle work, a failed append."""
+    with engine("qwen2_vl") as built:
+        window = built.window(STRICT)
+        window.append(["ab", WIDE])
+        window.append(TALL)
+        window.append("cd")
+        window.generate(max_new_tokens=2, stop=False)
+        window.audit()
+        window.settle()
+        window.fork().close()
+        with pytest.raises(InvalidInput):
+            window.append(["ab", WIDE, 5])
+        held = [weakref.ref(media) for entry in window.content.live() for media in entry.media]
+        assert len(held) == 2
+        window.close()
+        gc.collect()
+        assert [media() for media in held] == [None, None]
+
+
 def test_an_image_that_nobody_holds_is_asked_for_again() -> None:
     with engine("qwen2_vl") as built:
         window = built.window("exact")
@@ -179,19 +200,47 @@ def test_a_picture_that_is_refused_changes_nothing() -> None:
         window.append("ab")
         show(window, WIDE)
         window.commit()
-        before, held = snapshot(window), built.store.keys()
-        placeholder = built.tower.placeholder_ids[0]
+        gone = window.append("gone")
+        window.evict(gone)
+        window.commit()
+        before, held, runs = snapshot(window), built.store.keys(), built.tower.runs
+        placeholder, fresh = built.tower.placeholder_ids[0], picture(40, 24, seed=50)
         for call in (
             lambda: show(window, b"no image"),
             lambda: show(window, np.zeros((0, 8, 8, 3), np.uint8)),
             lambda: show(window, picture(600, 2)),
             lambda: window.append("see <|image_pad|>"),
             lambda: window.append_ids(np.array([40, placeholder])),
+            lambda: window.append(fresh, before=gone),
+            lambda: window.append(fresh, before="the first"),  # type: ignore[call-overload]
+            lambda: window.append(fresh, kind=5),  # type: ignore[call-overload]
+            lambda: window.append(fresh, whole=True),
+            lambda: window.append("text", fps=2.0),
+            lambda: window.append(iter([fresh])),
+            lambda: window.append([]),
+            lambda: window.append([fresh] * 1000),
+            lambda: window.replace(gone, fresh),  # type: ignore[arg-type]
         ):
-            with pytest.raises(InvalidInput):
+            with pytest.raises((InvalidInput, AlreadyEvicted)):
                 call()
             assert_unchanged(window, before)
         assert built.store.keys() == held
+        assert built.tower.runs == runs
+
+
+def test_a_closed_or_busy_window_looks_at_no_picture() -> None:
+    with engine("qwen2_vl") as built:
+        window = built.window(STRICT)
+        window.append("ab")
+        answer = window.stream(max_new_tokens=3, stop=False)
+        next(answer)
+        with pytest.raises(Busy):
+            window.append(WIDE)
+        answer.close()
+        window.close()
+        with pytest.raises(ClosedError):
+            window.append(WIDE)
+        assert built.tower.runs == 0
 
 
 def test_a_text_model_shows_nothing_and_says_so() -> None:
