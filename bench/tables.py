@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.eval import diagnoses
+from bench.eval import diagnoses, models
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
@@ -211,6 +211,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "quality": lambda: markdown(*evals.quality()),
     "binding": lambda: markdown(*evals.binding()),
     "binding_short": binding_short,
+    "conversions": lambda: markdown(*models.conversions()),
+    "screen_readouts": lambda: markdown(*models.readouts()),
+    "screen_tasks": lambda: markdown(*models.tasks()),
     "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
     "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
     "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),
