@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from agentkv_orchestrator.chunks import Chunk, ChunkTable
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.policy import Policy
-from agentkv_orchestrator.residency import Context, FrozenResidency
+from agentkv_orchestrator.residency import FrozenResidency
 
 from agentkv.backends.base import Backend
 from agentkv.backends.torch import TorchBackend
@@ -31,9 +30,6 @@ from agentkv.store.base import Store, residency
 from agentkv.store.memory import MemoryStore
 from agentkv.vision import VisionAdapter, tower_of
 from agentkv.window import Window
-
-FORGET_AT = 1024
-"""Contexts above which unused ones are looked for."""
 
 SINK_TOKENS = 32
 """Tokens of the fixed prefix in front of canonicals (Irminsul's first-chunk carve-out, method §3)."""
@@ -72,8 +68,6 @@ class Engine:
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
-        self._contexts: dict[str, Context] = {}
-        self._hearsay: dict[tuple[str, str], float] = {}
         self.executor = Executor(self.backend, self.store, self.tokens)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
@@ -178,24 +172,11 @@ class Engine:
         return Tokens(ids, media)
 
     def residency(self) -> FrozenResidency:
-        """A snapshot of what the store holds, for the planner."""
-        with self._lock:  # other threads remember meanwhile
-            contexts, hearsay = dict(self._contexts), dict(self._hearsay)
-        return residency(self.store, contexts, hearsay, self.chunks.length)
-
-    def remember(self, contexts: Mapping[str, Context], hearsay: Mapping[tuple[str, str], float]) -> None:
-        """What context keys stand for, and by (chunk, key) the KL of second hand in what is stored there.
-
-        What nothing in the store refers to any more is forgotten from time to time.
-        """
-        with self._lock:
-            self._contexts.update(contexts)
-            self._hearsay.update(hearsay)
-            if len(self._contexts) + len(self._hearsay) > FORGET_AT:
-                held = {(key.chunk, key.context) for key in self.store.keys()}  # noqa: SIM118
-                keys = {context for _, context in held}
-                self._contexts = {k: v for k, v in self._contexts.items() if k in keys or k in contexts}
-                self._hearsay = {k: v for k, v in self._hearsay.items() if k in held or k in hearsay}
+        """All that the store has for chunks of this engine: for idle work, as it lists the whole store."""
+        lengths = {key.chunk: self.chunks.length(key.chunk) for key in self.store.keys()}  # noqa: SIM118
+        return residency(
+            self.store, {chunk: tokens for chunk, tokens in lengths.items() if tokens is not None}
+        )
 
     def adopt(self, window: Window) -> Window:
         """Keep track of a window, so that `close` closes it."""

@@ -7,8 +7,9 @@ failure at any later step puts the window back bit by bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from agentkv_orchestrator.plan import (
@@ -35,7 +36,7 @@ from agentkv.errors import FingerprintMismatch, NothingStored
 from agentkv.kv import KVBlock
 from agentkv.media import Tokens
 from agentkv.patches import Patch
-from agentkv.store.base import Entry, Key, Store
+from agentkv.store.base import Entry, Key, Note, Store
 
 
 @dataclass
@@ -71,8 +72,11 @@ class Executor:
     def __init__(self, backend: Backend, store: Store, tokens_of: Callable[[str], Tokens]) -> None:
         self.backend, self.store, self.tokens_of = backend, store, tokens_of
 
-    def execute(self, plan: Plan, kv: WindowKV, keep: int = 0) -> Outcome:
+    def execute(
+        self, plan: Plan, kv: WindowKV, keep: int = 0, notes: Mapping[int, Note] = MappingProxyType({})
+    ) -> Outcome:
         """Leave ``kv`` as ``plan`` says. keep: of how many last tokens of the last prefill logits are wanted.
+        notes: by uid, what to keep beside KV that is stashed.
 
         Raises NothingStored when the store lost what the plan counted on (plan again), OutOfMemory and
         NonFinite from the model; the rows are then as they were.
@@ -81,7 +85,7 @@ class Executor:
         # Everything is in hand before the store takes more in: what it makes room for may be what is wanted.
         writes = self._writes(plan.ops, self._canonicals(plan.ops))
         now = outcome.lap("load", now)
-        self._fill_store(plan.ops, kv)
+        self._fill_store(plan.ops, kv, notes)
         now = outcome.lap("stash", now)
         prefills = [op for op in plan.ops if isinstance(op, Prefill)]
         if not writes and not prefills:
@@ -114,7 +118,7 @@ class Executor:
         Raises NothingStored when what it starts from is gone.
         """
         self._canonicals([op])
-        self._fill_store([op], kv)
+        self._fill_store([op], kv, {})
 
     def _canonicals(self, ops: Sequence[Op]) -> dict[Key, KVBlock]:
         """Canonicals to be formed, which a small store may not have room for."""
@@ -126,19 +130,20 @@ class Executor:
                 self.store.put(key, formed[key])
         return formed
 
-    def _fill_store(self, ops: Sequence[Op], kv: WindowKV) -> None:
+    def _fill_store(self, ops: Sequence[Op], kv: WindowKV, notes: Mapping[int, Note]) -> None:
         """What these ops store is right whatever happens to the rest of the plan."""
         for op in ops:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
-                if self.store.put(Key("conditioned", op.chunk, op.context), block):
+                if self.store.put(Key("conditioned", op.chunk, op.context), block, notes.get(op.uid)):
                     # If there is a patch, it is of worse hearsay.
                     self.store.drop(Key("patch", op.chunk, op.context))
             elif isinstance(op, FormPatch):
                 whole = Key("conditioned", op.chunk, op.context)
                 canonical = self._block(Key("canonical", op.chunk), op.tokens)
+                note = self.store.held(op.chunk).get(whole)
                 patch = self.backend.form(self._block(whole, op.tokens), canonical)
-                if self.store.put(Key("patch", op.chunk, op.context), patch):
+                if self.store.put(Key("patch", op.chunk, op.context), patch, note):
                     self.store.drop(whole)  # the patch stands for it now, in fewer bytes
 
     def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock]) -> list[Write]:

@@ -18,7 +18,7 @@ from agentkv.errors import InvalidInput
 from agentkv.handles import Handle
 from agentkv.kv import KVBlock
 from agentkv.patches import OrbitMean
-from agentkv.store.base import Key
+from agentkv.store.base import Key, Note
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -42,8 +42,8 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
             means.setdefault(Key("orbit", chunk.id, set_key(seen)), OrbitMean()).add(delta)
     for key, mean in means.items():
         at = int(_canonical(window, key.chunk).positions[0])
-        engine.remember({}, {(key.chunk, key.context): window.error_in_front(first.row)})
-        engine.store.put(key, engine.recipe.form(mean.mean, "orbit", at))
+        note = Note(window.error_in_front(first.row))
+        engine.store.put(key, engine.recipe.form(mean.mean, "orbit", at), note)
     return len(means)
 
 
@@ -58,8 +58,8 @@ def learn_removal(window: Window, handle: Handle) -> int:
         live = engine.backend.read(window.kv, placement.row, placement.stop)
         patch = engine.recipe.form(engine.backend.deficit(block, live), "removal", placement.position)
         context = removal_key(context_key(placement.antecedents), context_key(seen))
-        engine.remember({}, {(chunk.id, context): window.error_in_front(placements[first].row)})
-        engine.store.put(Key("removal", chunk.id, context), patch)
+        note = Note(window.error_in_front(placements[first].row))
+        engine.store.put(Key("removal", chunk.id, context), patch, note)
     return len(behind)
 
 

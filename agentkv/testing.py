@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from agentkv_orchestrator.residency import Context
 from torch import Tensor, nn
 
 from agentkv.backends.base import Backend
@@ -26,7 +27,7 @@ from agentkv.forward import Runner
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.models.hf import LoadedModel
-from agentkv.store.base import Key, Store
+from agentkv.store.base import Key, Note, Store
 
 __all__ = [
     "BackendConformance",
@@ -214,6 +215,27 @@ class StoreConformance:
         assert store.drop(_key(1))
         assert not store.drop(_key(1))
         assert (store.get(_key(1)), store.nbytes, tuple(store.keys())) == (None, 0, ())
+
+    def test_what_is_held_for_a_chunk_comes_with_its_notes(self) -> None:
+        store = self.make(10 * self.unit)
+        note = Note(0.5, Context(chunks=("x", "y"), tokens=7))
+        store.put(Key("conditioned", "a", "c"), kv_block(4), note)
+        store.put(Key("canonical", "a"), kv_block(4))
+        store.put(Key("canonical", "b"), kv_block(4))
+        assert store.held("a") == {Key("conditioned", "a", "c"): note, Key("canonical", "a"): Note()}
+        assert store.held("z") == {}
+        store.put(Key("conditioned", "a", "c"), kv_block(4))
+        store.drop(Key("canonical", "a"))
+        assert store.held("a") == {Key("conditioned", "a", "c"): Note()}
+
+    def test_looking_is_no_use(self) -> None:
+        store = self.make(2 * self.unit)
+        for name in (1, 2):
+            store.put(_key(name), kv_block(4))
+        store.held(_key(1).chunk)
+        store.put(_key(3), kv_block(4))
+        assert not store.held(_key(1).chunk)
+        assert tuple(store.keys()) == (_key(2), _key(3))
 
     def test_threads_may_fight_over_it(self) -> None:
         """Entries are whole, the books right and the budget kept, whoever comes first."""

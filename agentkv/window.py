@@ -19,7 +19,7 @@ import numpy as np
 from agentkv_orchestrator.check import check
 from agentkv_orchestrator.errors import CapacityError
 from agentkv_orchestrator.explain import explain
-from agentkv_orchestrator.plan import Plan, Stash
+from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.planner import after, make_plan, plan_settle
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import Context, FrozenResidency
@@ -36,6 +36,7 @@ from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal
 from agentkv.page import window_html
+from agentkv.store.base import Note, residency
 from agentkv.usage import Usage
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Window(Edits):
 
         headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
         """
-        return self._plan(self.engine.residency(), headroom)
+        return self._plan(self._held(), headroom)
 
     def _plan(self, held: FrozenResidency, headroom: int) -> Plan:
         self.require_open()
@@ -124,27 +125,31 @@ class Window(Edits):
     def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph]:
         attempts, wanted = 0, self.content.wanted()
         while True:
-            since, held, attempts = time.perf_counter(), self.engine.residency(), attempts + 1
+            since, held, attempts = time.perf_counter(), self._held(), attempts + 1
             plan = self._plan(held, headroom)
             check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
             planning = (time.perf_counter() - since) * 1e3
             try:
-                outcome = self.engine.executor.execute(plan, self.kv, keep)
+                outcome = self.engine.executor.execute(plan, self.kv, keep, self._notes())
             except NothingStored:  # the store dropped something between the plan and now
                 if attempts == REPLANS:
                     raise
                 continue
-            self._remember(plan)  # not before: what was stored until then is of the hearsay it had
             outcome.ms["plan"] = planning
             return plan, outcome, after(self.graph, plan, wanted, held)
 
-    def _remember(self, plan: Plan) -> None:
-        """What stashed KV was conditioned on, so that a later plan can tell how far off it is."""
-        stashed = [(op, self.graph.get(op.uid)) for op in plan.ops if isinstance(op, Stash)]
-        self.engine.remember(
-            {op.context: Context(chunks=p.antecedents, tokens=p.antecedent_tokens) for op, p in stashed if p},
-            {(op.chunk, op.context): p.hearsay for op, p in stashed if p},
-        )
+    def _held(self) -> FrozenResidency:
+        """What the store has for the chunks that stand here or are wanted."""
+        chunks = {chunk.id: chunk.length for e in self.content.live() for _, chunk in e.parts}
+        chunks |= {p.chunk.id: p.chunk.length for p in self.graph.placements}
+        return residency(self.engine.store, chunks)
+
+    def _notes(self) -> dict[int, Note]:
+        """By uid, what a stash of a placement has to say of itself."""
+        return {
+            p.uid: Note(p.hearsay, Context(chunks=p.antecedents, tokens=p.antecedent_tokens))
+            for p in self.graph.placements
+        }
 
     def error_in_front(self, row: int) -> float:
         """Predicted KL of the rows in front of ``row``, as the last commit left them: hearsay for what is

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from agentkv import Engine
 from bench.ops import cutting, kernels
-from bench.serve import edits, forward, memory
+from bench.serve import edits, forward, images, memory
 
 RESULTS = Path(__file__).parent / "results"
 WINDOWS = (512, 1024, 2048, 4096)
-PARTS = ("kernels", "forward", "memory", "edits")
+PARTS = ("kernels", "forward", "memory", "edits", "images")
 
 
 def _save(console: Console, name: str, rows: list[dict[str, Any]], directory: Path) -> bool:
@@ -71,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             *cutting.measure(rounds, threads),
         ],
         "forward": lambda: forward.measure(engine, size, rounds, threads),
+        "images": lambda: images.measure(size, rounds, threads),
         "memory": lambda: memory.measure(size, threads),
         "edits": lambda: _windows(WINDOWS[:1] if options.quick else WINDOWS, rounds, threads, console),
     }

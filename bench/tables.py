@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.eval import diagnoses
+from bench.eval import diagnoses, models
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
@@ -109,11 +109,42 @@ def kernels() -> str:
     kernel = [row for row in rows if "bandwidth_share" in row]
     cutting = [row for row in rows if "chunks" in row]
     table = markdown(
-        ["one slot, 2048 tokens, 30 layers", "ms", "plain copy", "share of copy bandwidth"],
-        [[r["op"], r["ms"], r["copy_ms"], f"**{r['bandwidth_share']:.2f}**"] for r in kernel],
+        ["cache", "operation", "ms", "plain copy", "share of copy bandwidth", "reachable"],
+        [
+            [
+                r["layout"],
+                r["op"],
+                r["ms"],
+                r["copy_ms"],
+                f"**{r['bandwidth_share']:.2f}**",
+                f"{r['reachable_share']:.2f}",
+            ]
+            for r in kernel
+        ],
     )
     lines = [f"\nCutting and hashing 1 M tokens: {r['ms']} ms ({r['chunks']} chunks).\n" for r in cutting]
     return table + "".join(lines)
+
+
+def images() -> str:
+    """Recall of an image against the prefill of its tokens."""
+    rows: Rows = load("images")
+    header = ["", "window", "recall", "prefill of its tokens", "ratio of times", "vision tower", "KL"]
+    return markdown(
+        header,
+        [
+            [
+                r["op"].replace("_", " "),
+                r["window"],
+                f"{r['ms']:.1f} ms",
+                f"{r['prefill_ms']:.1f} ms",
+                f"**{r['ratio_of_times']:.2f}**",
+                f"{r['encode_ms']:.0f} ms, not run",
+                f"{r['kl']:.2g}",
+            ]
+            for r in rows
+        ],
+    )
 
 
 def registers() -> str:
@@ -174,11 +205,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "hardware": hardware,
     "forward": forward,
     "kernels": kernels,
+    "images": images,
     "registers": registers,
     "memory": memory,
     "quality": lambda: markdown(*evals.quality()),
     "binding": lambda: markdown(*evals.binding()),
     "binding_short": binding_short,
+    "conversions": lambda: markdown(*models.conversions()),
+    "screen_readouts": lambda: markdown(*models.readouts()),
+    "screen_tasks": lambda: markdown(*models.tasks()),
     "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
     "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
     "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),

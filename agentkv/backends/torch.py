@@ -54,7 +54,7 @@ class TorchBackend:
         delta = position - int(block.positions[0]) if block.tokens else 0
         plain = tuple(None for _ in block.slots)
         wide = torch.promote_types(self.dtype, torch.float32)
-        turn = torch.full((block.tokens,), delta, device=self.device)  # [T]
+        turn = torch.full((1,), delta, device=self.device)  # one angle table row for all tokens
         ropes = self.layout.ropes(turn, wide) if delta else plain
         factors = turned(patch, self.layout, position) if patch else plain
         self._place(kv.slots, row, block.slots, ropes, factors)

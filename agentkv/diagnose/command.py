@@ -81,11 +81,7 @@ def diagnose(console: Console, options: Options, as_json: bool = False) -> Diagn
         try:
             found = _run(options, told)
         except KeyboardInterrupt:
-            aside.print(
-                f"Windows that are finished are in {options.out_path}; the same command goes on from there.",
-                highlight=False,
-                soft_wrap=True,
-            )
+            aside.print(_left_behind(options.out_path), highlight=False, soft_wrap=True)
             raise
     summary = summarise(found.windows, found.settings.chunk_tokens, found.model.token_bytes)
     if options.plot is not None:
@@ -95,6 +91,13 @@ def diagnose(console: Console, options: Options, as_json: bool = False) -> Diagn
     else:
         show(console, found, summary, options.out_path, options.calibration_path)
     return found
+
+
+def _left_behind(path: Path) -> str:
+    """What to tell whoever stopped a run."""
+    if not path.exists():
+        return "No window was finished, nothing was written."
+    return f"The windows that are finished are in {path}; the same command goes on from there."
 
 
 def _judge(options: Options) -> None:
@@ -131,12 +134,19 @@ def _run(options: Options, told: Told) -> Diagnosis:
         return run(engine, options, texts, told)
 
 
-def run(engine: Engine, options: Options, texts: Sequence[tuple[str, str]], told: Told) -> Diagnosis:
+def run(
+    engine: Engine,
+    options: Options,
+    texts: Sequence[tuple[str, str]],
+    told: Told,
+    shown: Texts | None = None,
+) -> Diagnosis:
     """All windows that are asked for and not in ``options.out_path`` yet, and the cost table.
 
-    texts: (name, text). Raises as `diagnose` does.
+    texts: (name, text). shown: how a piece of one becomes a chunk; None shows it as it is. Raises as
+    `diagnose` does.
     """
-    shape, path = Texts(engine, options.chunk_tokens), options.out_path
+    shape, path = shown or Texts(engine, options.chunk_tokens), options.out_path
     pool = documents.tokenised(shape.encode, texts, shape.body)
     measured, training = documents.split(pool, options.chunks, options.seed)
     found = resume(path, _fresh(engine, options, pool))

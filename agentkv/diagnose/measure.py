@@ -16,6 +16,7 @@ from agentkv.diagnose.sample import Sample
 from agentkv.engine import Engine
 from agentkv.errors import InvalidInput
 from agentkv.inputs import Ids, marker_ids
+from agentkv.media import Tokens
 from agentkv.patches.basis import BasisPool, SharedBasis
 
 QUESTIONS = (
@@ -49,9 +50,9 @@ class Texts:
         ids: list[int] = self.engine.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
-    def chunk(self, piece: Piece) -> Ids:
-        """int64 ``[length]`` of a piece of ``body`` tokens."""
-        return np.concatenate([self._head, np.asarray(piece.ids, dtype=np.int64), self._tail])
+    def chunk(self, piece: Piece) -> Tokens:
+        """``length`` tokens: a piece of ``body`` tokens inside its markers."""
+        return Tokens(np.concatenate([self._head, np.asarray(piece.ids, dtype=np.int64), self._tail]))
 
     def _question(self, text: str) -> Ids:
         template = self.engine.template

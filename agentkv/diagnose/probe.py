@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from agentkv.cache import Run
 from agentkv.engine import Engine
-from agentkv.errors import TooLong
+from agentkv.errors import TooLong, UnsupportedModel
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
+from agentkv.media import Tokens
 from agentkv.patches import Patch
 
 Placed = tuple[KVBlock, Patch | None]
@@ -37,23 +37,32 @@ class Probe:
             )
         self.engine, self.backend, self.recipe = engine, engine.backend, engine.recipe
         self._kv = self.backend.new_kv(rows)
-        self.sink = self.prefill([], [engine.sink]) if len(engine.sink) else []
+        self.sink = self.prefill([], [Tokens(engine.sink)]) if len(engine.sink) else []
         """The fixed prefix of canonicals; windows start with it, too: no block or one."""
 
-    def prefill(self, front: Sequence[KVBlock], chunks: Sequence[Ids]) -> Blocks:
-        """KV of ``chunks``, int64 ``[T]`` each, from one forward behind the blocks ``front``."""
-        row, ids = self._put([(block, None) for block in front]), np.concatenate(chunks)
-        self._kv.end = row + len(ids)
-        self.backend.prefill(self._kv, [Run(row, ids)], keep=0)
-        found = []
-        for chunk in chunks:
-            found.append(self.backend.read(self._kv, row, row + len(chunk)))
-            row += len(chunk)
-        return found
+    def prefill(self, front: Sequence[KVBlock], chunks: Sequence[Tokens]) -> Blocks:
+        """KV of ``chunks`` from one forward behind the blocks ``front``.
 
-    def canonical(self, ids: Ids) -> KVBlock:
+        Raises UnsupportedModel for an image that takes other positions than rows: what is measured here puts
+        blocks at rows.
+        """
+        runs, row = list[Run](), self._put([(block, None) for block in front])
+        for ids, media in chunks:
+            if media is not None and media.span != len(ids):
+                raise UnsupportedModel(
+                    got=f"an image of {len(ids)} tokens over {media.span} positions",
+                    expected="a position a token",
+                    do="diagnose this model on text",
+                )
+            runs.append(Run(row, ids, media=media))
+            row += len(ids)
+        self._kv.end = row
+        self.backend.prefill(self._kv, runs, keep=0)
+        return [self.backend.read(self._kv, run.row, run.stop) for run in runs]
+
+    def canonical(self, chunk: Tokens) -> KVBlock:
         """KV(B|∅), behind the engine's sink alone."""
-        return self.backend.canonical(ids)
+        return self.backend.canonical(*chunk)
 
     def moved(self, block: KVBlock, like: KVBlock) -> KVBlock:
         """``block`` turned to where ``like`` stands."""

@@ -10,16 +10,17 @@ from torch import Tensor
 from agentkv.diagnose.probe import Blocks, Placed, Probe, Truth, plain
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
+from agentkv.media import Tokens
 from agentkv.patches import Spectrum, decompose
 
 
 class Sample:
     """[sink · C1 … Cn] and a question, prefilled in one forward.
 
-    chunks: n ≥ 3 of int64 ``[T]``. question: int64 ``[T]``. Windows are given and returned without the sink.
+    chunks: n ≥ 3, text or images. question: int64 ``[T]``. Windows are given and returned without the sink.
     """
 
-    def __init__(self, probe: Probe, chunks: Sequence[Ids], question: Ids) -> None:
+    def __init__(self, probe: Probe, chunks: Sequence[Tokens], question: Ids) -> None:
         self.probe, self.chunks, self.question = probe, list(chunks), question
         self.full = probe.prefill(probe.sink, chunks)
         # The first chunk stands behind the sink alone as it is.

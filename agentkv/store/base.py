@@ -3,7 +3,8 @@ suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from agentkv_orchestrator.residency import Context, FrozenResidency, Resident
@@ -25,16 +26,29 @@ class Key(NamedTuple):
     context: str = ""
 
 
+@dataclass(frozen=True)
+class Note:
+    """What is kept beside an entry for the planner, which sees no tensors.
+
+    hearsay: KL of second hand in it (see `Placement`). context: the antecedents behind ``Key.context``, where
+    it is a context key, so that a later plan can tell how far another context is from this one.
+    """
+
+    hearsay: float = 0.0
+    context: Context | None = None
+
+
 class Store(Protocol):
     """A map from Key to KVBlock or Patch inside a byte budget. Every method is atomic and thread-safe.
 
     What `get` returns shares no memory with any running window, and callers must not write to it.
     """
 
-    def put(self, key: Key, entry: Entry) -> bool:
+    def put(self, key: Key, entry: Entry, note: Note | None = None) -> bool:
         """Keep the entry, which the caller hands over; a block that is a view of something larger is copied.
 
-        False when it can never fit the budget (nothing else was dropped for it).
+        note: None keeps nothing beside it. False when it can never fit the budget (nothing else was dropped
+        for it).
         """
         ...
 
@@ -50,40 +64,40 @@ class Store(Protocol):
         """All keys, least recently used first."""
         ...
 
+    def held(self, chunk: str) -> Mapping[Key, Note]:
+        """What is there for one chunk, at a cost that does not depend on the rest. The order of use stays."""
+        ...
+
     @property
     def nbytes(self) -> int:
         """Bytes of all entries' tensors."""
         ...
 
 
-def residency(
-    store: Store,
-    contexts: Mapping[str, Context],
-    hearsay: Mapping[tuple[str, str], float],
-    length: Callable[[str], int | None],
-) -> FrozenResidency:
+def residency(store: Store, chunks: Mapping[str, int]) -> FrozenResidency:
     """What the planner may know of a store: which kinds exist per chunk, no tensors.
 
-    contexts: what context keys stand for; those that no entry refers to are left out. length: tokens of a
-    chunk; None for one that this engine has never seen (others may use the store), which is left out.
+    chunks: those of interest, by id, with their tokens.
     """
-    held: dict[str, dict[Kind, set[str]]] = {}
-    for key in store.keys():  # noqa: SIM118  (a store is no dict)
-        held.setdefault(key.chunk, {}).setdefault(key.kind, set()).add(key.context)
-    residents = {
-        chunk: Resident(
+    residents, contexts = dict[str, Resident](), dict[str, Context]()
+    for chunk, tokens in chunks.items():
+        notes = store.held(chunk)
+        if not notes:
+            continue
+        kinds: dict[Kind, set[str]] = {}
+        hearsay: dict[str, float] = {}
+        for key, note in notes.items():
+            kinds.setdefault(key.kind, set()).add(key.context)
+            hearsay[key.context] = max(note.hearsay, hearsay.get(key.context, 0.0))
+            if note.context is not None:
+                contexts[key.context] = note.context
+        residents[chunk] = Resident(
             tokens=tokens,
             canonical="canonical" in kinds,
             conditioned=frozenset(kinds.get("conditioned", ())),
             patches=frozenset(kinds.get("patch", ())),
             orbits=frozenset(kinds.get("orbit", ())),
             removals=frozenset(kinds.get("removal", ())),
-            hearsay={
-                key: kl for key in set().union(*kinds.values()) if (kl := hearsay.get((chunk, key), 0.0)) > 0
-            },
+            hearsay={key: kl for key, kl in hearsay.items() if kl > 0},
         )
-        for chunk, kinds in held.items()
-        if (tokens := length(chunk)) is not None
-    }
-    referred = {key for r in residents.values() for key in (*r.conditioned, *r.patches)}
-    return FrozenResidency(residents, {key: c for key, c in contexts.items() if key in referred})
+    return FrozenResidency(residents, contexts)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from agentkv.errors import InvalidInput
 from agentkv.kv import KVBlock
-from agentkv.store.base import Entry, Key
+from agentkv.store.base import Entry, Key, Note
 
 
 class MemoryStore:
@@ -23,10 +24,11 @@ class MemoryStore:
             )
         self.budget = budget
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self._notes: dict[str, dict[Key, Note]] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
 
-    def put(self, key: Key, entry: Entry) -> bool:
+    def put(self, key: Key, entry: Entry, note: Note | None = None) -> bool:
         size = entry.nbytes
         if size > self.budget:
             return False
@@ -37,6 +39,7 @@ class MemoryStore:
             while self._nbytes + size > self.budget:
                 self._remove(next(iter(self._entries)))
             self._entries[key] = kept
+            self._notes.setdefault(key.chunk, {})[key] = note or Note()
             self._nbytes += size
         return True
 
@@ -55,12 +58,21 @@ class MemoryStore:
         with self._lock:
             return tuple(self._entries)
 
+    def held(self, chunk: str) -> Mapping[Key, Note]:
+        with self._lock:
+            return dict(self._notes.get(chunk, {}))
+
     @property
     def nbytes(self) -> int:
         return self._nbytes
 
     def _remove(self, key: Key) -> bool:
         entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._nbytes -= entry.nbytes
-        return entry is not None
+        if entry is None:
+            return False
+        self._nbytes -= entry.nbytes
+        siblings = self._notes[key.chunk]
+        del siblings[key]
+        if not siblings:
+            del self._notes[key.chunk]
+        return True

@@ -10,7 +10,7 @@ from agentkv.diagnose.report import Diagnosis, Summary
 from agentkv.diagnose.terminal import SHOWN, edit_names, kl, number, share
 
 RESULTS = Path(__file__).parents[1] / "results"
-ORDER = ("smollm2", "gemma", "qwen", "qwen_mha", "qwen_mla")
+ORDER = ("smollm2", "gemma", "qwen", "qwen_mha", "qwen_mla", "qwen_screens")
 Table = tuple[list[str], list[list[str]]]
 
 

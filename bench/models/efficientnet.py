@@ -34,6 +34,7 @@ STAGES = (
     (1, 1, True),
 )
 EPSILON = 1e-3  # of the batch norms
+FEATURES = 2848  # twice the 784 channels of the stages, and 1280 of the head
 
 Weights = Mapping[str, Tensor]
 
@@ -67,7 +68,10 @@ def folded(state: Weights) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def features(weights: Weights, images: Tensor) -> Tensor:
-    """What every stage and the head saw on average: fp32 [B, 2064] for `images` uint8 [B, 3, H, W]."""
+    """fp32 [B, FEATURES] for `images` uint8 [B, 3, H, W]: what each stage saw on average and at most.
+
+    The largest value does not depend on how much of the picture the object fills.
+    """
     x = _convolve(weights, "stem", (images.float() - 127) / 128, stride=2).clamp(0, 6)
     block, pooled = 0, []
     for blocks, stride, widens in STAGES:
@@ -77,7 +81,7 @@ def features(weights: Weights, images: Tensor) -> Tensor:
             y = _convolve(weights, f"{block}.project", y.clamp(0, 6))
             x = x + y if index else y
             block += 1
-        pooled.append(x.mean((2, 3)))  # [B, channels]
+        pooled += [x.mean((2, 3)), x.amax((2, 3))]  # [B, channels] each
     return torch.cat([*pooled, _convolve(weights, "head", x).clamp(0, 6).mean((2, 3))], 1)
 
 

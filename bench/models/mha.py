@@ -6,6 +6,7 @@ python -m bench.models.mha --prove           # losses before and after, to bench
 
 import argparse
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -49,15 +50,13 @@ def ensure() -> Path:
     return built(NAME, build)
 
 
-def prove() -> list[proof.Row]:
+def prove() -> Iterator[proof.Row]:
     """Losses of both forms over the same texts (minutes)."""
     grouped = Qwen2ForCausalLM.from_pretrained(qwen_coder.ensure()).eval()
     full = Qwen2ForCausalLM.from_pretrained(ensure()).eval()
     tokenizer = AutoTokenizer.from_pretrained(ensure())
-    return [
-        proof.row("MHA form", text, proof.logits(grouped, text.ids), proof.logits(full, text.ids))
-        for text in proof.texts(tokenizer)
-    ]
+    for text in proof.texts(tokenizer):
+        yield proof.row("MHA form", text, proof.logits(grouped, text), proof.logits(full, text))
 
 
 if __name__ == "__main__":

@@ -224,20 +224,16 @@ def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, Any]:
     return model, AutoTokenizer.from_pretrained(directory)
 
 
-def prove() -> list[proof.Row]:
+def prove() -> Iterator[proof.Row]:
     """Losses of the original, the position-free and the MLA model over the same texts (minutes)."""
     latent, tokenizer = load()
     original = Qwen2ForCausalLM.from_pretrained(qwen_coder.ensure(), dtype=torch.float32).eval()
-    rows = []
     for text in proof.texts(tokenizer):
-        before = proof.logits(original, text.ids)
+        before = proof.logits(original, text)
         with position_free(original):
-            free = proof.logits(original, text.ids)
-        rows += [
-            proof.row("position-free pairs", text, before, free),
-            proof.row("MLA form of it", text, free, proof.logits(latent, text.ids)),
-        ]
-    return rows
+            free = proof.logits(original, text)
+        yield proof.row("position-free pairs", text, before, free)
+        yield proof.row("MLA form of it", text, free, proof.logits(latent, text))
 
 
 if __name__ == "__main__":

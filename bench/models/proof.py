@@ -1,8 +1,8 @@
 """What a conversion of weights does to a model's predictions over real text."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from agentkv.calibrate import hardware
-from agentkv.diagnose import documents
+from agentkv.diagnose.documents import readmes
 
 Row = dict[str, Any]
 
@@ -28,24 +28,33 @@ class Text:
 
 
 def texts(tokenizer: Any, tokens: int = 1024) -> list[Text]:
-    """Two READMEs, a module of source code and a copy task, `tokens` tokens each."""
+    """Two READMEs and a module of source code, the end of a text four times as long, and a copy task."""
 
     def encode(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    readmes = [
-        Text(f"README of {document.name}", torch.tensor(document.ids[:tokens]))
-        for document in documents.tokenised(encode, documents.readmes(), tokens)[:2]
-    ]
-    return [*readmes, *islice(_sources(encode, tokens), 1), _copy(len(tokenizer), tokens)]
+    # The README of this project is left out: it changes with every version of it.
+    named = ((f"README of {name}", text) for name, text in readmes() if not name.startswith("agentkv"))
+    prose = list(islice(_cut(encode, tokens, named), 2))
+    short, long = next(_cut(encode, tokens, _sources())), next(_cut(encode, 4 * tokens, _sources()))
+    return [*prose, short, replace(long, first=3 * tokens), _copy(len(tokenizer), tokens)]
 
 
-def _sources(encode: Callable[[str], Sequence[int]], tokens: int) -> Iterator[Text]:
+def _sources() -> Iterator[tuple[str, str]]:
     # networkx is pinned and has long modules of ordinary code.
-    for path in sorted(Path(str(distribution("networkx").locate_file("networkx/algorithms"))).glob("*.py")):
-        ids = torch.tensor(encode(path.read_text())[:tokens])
+    folder = Path(str(distribution("networkx").locate_file("networkx/algorithms")))
+    for path in sorted(folder.glob("[a-z]*.py")):
+        yield f"source of networkx {path.name}", path.read_text()
+
+
+def _cut(
+    encode: Callable[[str], Sequence[int]], tokens: int, named: Iterable[tuple[str, str]]
+) -> Iterator[Text]:
+    """The first `tokens` tokens of each text that is long enough."""
+    for name, text in named:
+        ids = torch.tensor(encode(text)[:tokens])
         if len(ids) == tokens:
-            yield Text(f"source of networkx {path.name}", ids)
+            yield Text(name, ids)
 
 
 def _copy(vocabulary: int, tokens: int) -> Text:
@@ -55,39 +64,46 @@ def _copy(vocabulary: int, tokens: int) -> Text:
 
 
 @torch.inference_mode()
-def logits(model: Any, ids: Tensor) -> Tensor:
-    """Logits [T, vocabulary] of `ids` int64 [T] from position 0."""
-    return model(input_ids=ids[None], position_ids=torch.arange(len(ids))[None], use_cache=False).logits[0]
-
-
-def loss(scores: Tensor, text: Text) -> float:
-    """Mean nats per token that counts, given logits [T, vocabulary]."""
-    return cross_entropy(scores[text.first - 1 : -1], text.ids[text.first :]).item()
+def logits(model: Any, text: Text) -> Tensor:
+    """Logits [T - first, vocabulary] of the tokens that count, the text being at position 0."""
+    positions = torch.arange(len(text.ids))[None]
+    keep = len(text.ids) - text.first + 1
+    out = model(input_ids=text.ids[None], position_ids=positions, use_cache=False, logits_to_keep=keep)
+    return out.logits[0, :-1]
 
 
 def row(step: str, text: Text, before: Tensor, after: Tensor) -> Row:
-    """One row of the proof from the logits [T, vocabulary] before and after a step.
+    """One row of the proof from the logits [n, vocabulary] before and after a step.
 
-    kl: mean KL(before ‖ after) in nats over the tokens that count. logits: the largest difference.
+    kl: mean KL(before ‖ after) in nats per token. logits: the largest difference.
     """
-    counted = slice(text.first - 1, -1)
-    reference, changed = before[counted].log_softmax(-1), after[counted].log_softmax(-1)
+    truth = text.ids[text.first :]
+    pairs = zip(before.split(128), after.split(128), strict=True)  # in fp64 all at once takes many gigabytes
+    kl = sum(_kl(*pair) for pair in pairs) / len(truth)
     return {
         "step": step,
         "text": text.name,
-        "tokens": len(text.ids) - text.first,
-        "loss before": loss(before, text),
-        "loss after": loss(after, text),
-        "kl": kl_div(changed, reference, reduction="batchmean", log_target=True).item(),
+        "length": len(text.ids),
+        "tokens": len(truth),
+        "loss before": cross_entropy(before, truth).item(),
+        "loss after": cross_entropy(after, truth).item(),
+        "kl": kl,
         "logits": (after - before).abs().max().item(),
-        "same top token": (before[counted].argmax(-1) == after[counted].argmax(-1)).float().mean().item(),
+        "same top token": (before.argmax(-1) == after.argmax(-1)).float().mean().item(),
     }
 
 
-def save(rows: Sequence[Row], target: Path) -> None:
-    """Print `rows` and write them to `target` with the hardware."""
+def _kl(before: Tensor, after: Tensor) -> float:
+    """Σ KL(before ‖ after) over logits [n, vocabulary], in fp64."""
+    p, q = before.double().log_softmax(-1), after.double().log_softmax(-1)
+    return kl_div(q, p, reduction="sum", log_target=True).item()
+
+
+def save(rows: Iterable[Row], target: Path) -> None:
+    """Print each of `rows` when it is there; write all of them to `target` with the hardware."""
+    done = []
     for entry in rows:
-        print(
-            "  ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in entry.values())
-        )
-    target.write_text(json.dumps({"hardware": hardware(), "rows": list(rows)}, indent=1) + "\n")
+        done.append(entry)
+        shown = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in entry.values())
+        print("  ".join(shown), flush=True)
+    target.write_text(json.dumps({"hardware": hardware(), "rows": done}, indent=1) + "\n")

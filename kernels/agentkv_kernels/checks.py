@@ -18,9 +18,14 @@ def check_rope(x: Tensor, rope: Rope) -> None:
     if rope.style not in STYLES:
         raise ShapeError("rope.style", rope.style, STYLES, "name one of the two pairings")
     specs, band = rope.cos.shape[0], 2 * rope.cos.shape[-1]
-    if rope.cos.shape != rope.sin.shape or tuple(rope.cos.shape[:2]) != (specs, tokens):
+    if rope.cos.shape != rope.sin.shape or rope.cos.dim() != 3 or rope.cos.shape[1] not in (1, tokens):
         shapes = (tuple(rope.cos.shape), tuple(rope.sin.shape))
-        raise ShapeError("rope.cos, rope.sin", shapes, f"both [S, {tokens}, R/2]", "build one row per token")
+        raise ShapeError(
+            "rope.cos, rope.sin",
+            shapes,
+            f"both [S, {tokens}, R/2] or [S, 1, R/2]",
+            "build one row per token, or one for all",
+        )
     if rope.start < 0 or band == 0 or rope.start + band > width:
         span = f"{rope.start}..{rope.start + band}"
         raise ShapeError("rope band", span, f"a span inside 0..{width}", "check `start` and the width of cos")
@@ -88,9 +93,18 @@ def check_place(
             check_rope(of, turn)
         if low_rank is not None:
             check_factors(of, low_rank)
-    for to in dst:
-        for of in src:
-            check_apart(to, index, of)
+    for slot, to in enumerate(dst):
+        for other, of in enumerate(src):
+            if slot != other or not stands_there(to, index, of):
+                check_apart(to, index, of)
+
+
+def stands_there(dst: Tensor, index: Tensor | int, src: Tensor) -> bool:
+    """Whether src is the very rows of dst, from row `index` on, that it is to be placed in."""
+    if not isinstance(index, int):
+        return False
+    there = dst[:, index : index + src.shape[1]]
+    return there.data_ptr() == src.data_ptr() and there.stride() == src.stride()
 
 
 def check_rows(index: Tensor | int, tokens: int, rows: int) -> None:

@@ -14,7 +14,8 @@ class Rope(NamedTuple):
     """
 
     cos: Tensor
-    """[S, T, R/2], one table per rope spec, S >= 1; fp32, or fp64 for fp64 slots."""
+    """[S, T, R/2], or [S, 1, R/2] where all tokens move alike; one table per rope spec, S >= 1; fp32, or fp64
+    for fp64 slots."""
     sin: Tensor
     """[S, T, R/2], as `cos`."""
     spec_of_layer: Tensor

@@ -5,10 +5,26 @@ import zipfile
 
 import pytest
 import torch
-from transformers import DeepseekV3ForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from agentkv_orchestrator.policy import Policy
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DeepseekV3ForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from transformers.cache_utils import DynamicCache
 
-from bench.models import mha, mla, wheels
+from agentkv import Engine
+from agentkv.diagnose.documents import readmes
+from bench.models import (
+    gemma,
+    mha,
+    mla,
+    wheels,
+)
+from tests.models import full_precision, tiny_tokenizer
+from tests.runtime.cases import assert_kv, live, reprefilled, words
 from tests.tolerances import KV, LOGITS, kv_error
 
 POSITIONS = torch.arange(300, 333)[None]
@@ -78,6 +94,27 @@ def test_the_cached_rope_key_turns_by_the_models_own_table(tiny):
     assert torch.equal(first.layers[0].keys, second.layers[0].keys), "the latent has a position"
 
 
+def test_windows_over_the_mla_form_turn_its_rope_key_and_not_its_latent(tiny):
+    latent = mla.convert(tiny, slow=3)
+    with full_precision(latent), Engine.from_model(latent, tiny_tokenizer()) as engine:
+        content, rope = engine.layout.slots
+        assert (content.dim, content.rope, rope.dim) == (44, None, 20)
+        assert torch.equal(rope.rope.specs[0].inv_freq, latent.model.rotary_emb.inv_freq.double())
+        window = engine.window(Policy(name="fast"))
+        head = window.append(words(12, 1), kind="system", pin=True)
+        gone = window.append(words(40, 2))
+        window.append(words(60, 3))
+        window.commit()
+        before = live(window).part(0, head.tokens)
+        window.evict(gone)
+        assert "rotate" in {op.op for op in window.commit().ops}
+        after = live(window).part(0, head.tokens)
+        # Nothing stands in front of the head: where it slides to, a prefill gives the same.
+        assert_kv(after, reprefilled(window).part(0, head.tokens))
+        assert torch.equal(after.slots[0], before.slots[0])
+        assert kv_error(after.slots[1], before.slots[1]) > 0.1
+
+
 def test_the_saved_mla_form_is_not_taken_for_deepseek(tiny, tmp_path):
     latent = mla.convert(tiny, slow=3)
     latent.save_pretrained(tmp_path)
@@ -144,3 +181,26 @@ def test_a_model_directory_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert wheels.built("model", build) == wheels.built("model", build)
     assert len(runs) == 2
     assert (wheels.built("model", build) / "config.json").read_text() == "{}"
+
+
+@pytest.mark.slow
+def test_gemma_has_both_kinds_of_layers_and_predicts_text():
+    directory = gemma.ensure()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    kinds = model.config.layer_types
+    assert [i for i, kind in enumerate(kinds) if kind == "full_attention"] == [5, 11, 17]
+    assert (len(kinds), model.config.sliding_window) == (18, 512)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    ids = tokenizer(dict(readmes())["accelerate"], return_tensors="pt")["input_ids"][:, :700]
+    assert ids[0, 0] == model.config.bos_token_id
+    rotary = model.model.rotary_emb
+    tables = rotary.full_attention_inv_freq, rotary.sliding_attention_inv_freq
+
+    @torch.inference_mode()
+    def loss():
+        return model(input_ids=ids, labels=ids).loss.item()
+
+    as_converted = loss()
+    rotary.full_attention_inv_freq, rotary.sliding_attention_inv_freq = reversed(tables)
+    assert as_converted < 2.5
+    assert loss() > as_converted + 1, "the thetas do not matter"

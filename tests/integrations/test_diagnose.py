@@ -22,6 +22,7 @@ from agentkv.diagnose.sample import Sample
 from agentkv.diagnose.summary import functional_rank
 from agentkv.errors import TooLong
 from agentkv.kv import KVBlock
+from agentkv.media import Tokens
 from agentkv.metrics import eta, interval
 from bench.eval.reference import Reference, split
 from tests.integrations.diagnose_case import (
@@ -38,9 +39,9 @@ from tests.models import tiny_model, tiny_tokenizer
 from tests.runtime import cases
 from tests.tolerances import LOGITS, kv_error
 
-OTHERS = ("deepseek_v3", "deepseek_v2", "gemma3_text", "gpt_oss", "cohere2")
+OTHERS = ("deepseek_v3", "deepseek_v2", "gemma3_text", "gpt_oss", "cohere2", "qwen2_5_vl", "llama4_text")
 """Latents with a rope key of their own, half-split and interleaved; two thetas and sliding layers; attention
-sinks; layers without positions."""
+sinks; layers without positions; three axes of positions; a query scale that depends on them."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ class Oracle:
 
     def prefill(self, order: range | list[int]) -> list[KVBlock]:
         """[sink, chunks in ``order``]."""
-        parts = [self.sink, *(self.one.chunks[i] for i in order)]
+        parts = [self.sink, *(self.one.chunks[i].ids for i in order)]
         return split(self.reference.prefill(ids(*parts)), [len(p) for p in parts])
 
     def kl(self, truth: list[KVBlock], window: list[KVBlock]) -> float:
@@ -241,7 +242,7 @@ def broken_place(one: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
 def broken_forward(one: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     real = one.probe.prefill
 
-    def off(front: list[KVBlock], chunks: list[np.ndarray]) -> list[KVBlock]:
+    def off(front: list[KVBlock], chunks: list[Tokens]) -> list[KVBlock]:
         return [KVBlock(tuple(s * 1.01 for s in b.slots), b.positions) for b in real(front, chunks)]
 
     monkeypatch.setattr(one.probe, "prefill", off)

@@ -227,17 +227,22 @@ def test_a_failed_gate_prints_no_number(
     assert not (tmp_path / "run.costs.json").exists()
 
 
-def test_interrupted(call: Call, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [("measure", "nothing was written"), ("times", "run.json; the same command goes on from there")],
+)
+def test_interrupted(call: Call, texts: Path, at: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the first window and behind the last one: exit code 130, and what is left."""
+
     def stops(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "times", stops)
+    monkeypatch.setattr(command, at, stops)
     code, out, err = call("--data", texts, "--out", "run.json")
     assert code == 130
-    assert "run.json; the same command goes on from there" in err
+    assert words in err
     assert "Traceback" not in err
     assert out == ""
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from agentkv_kernels.merge.reference import merge as merge_reference
 from agentkv_kernels.merge.torch import merge
 from agentkv_kernels.patch.reference import place as place_reference
 from agentkv_kernels.patch.torch import place
-from agentkv_kernels.rotate import blocks
+from agentkv_kernels.rotate import torch as rotating
 from agentkv_kernels.rotate.reference import rotate as rotate_reference
 from agentkv_kernels.rotate.torch import rotate
 
@@ -70,6 +70,8 @@ def test_rotate_by_one_delta_for_all_tokens_or_all_but_one(style: str, dtype: to
     shared = rope._replace(cos=rope.cos[:, :1].repeat(1, 33, 1), sin=rope.sin[:, :1].repeat(1, 33, 1))
     odd_one = shared._replace(cos=shared.cos.clone(), sin=shared.sin.clone())
     odd_one.cos[1, 20], odd_one.sin[1, 20] = rope.cos[1, 20], rope.sin[1, 20]
+    one_row = shared._replace(cos=shared.cos[:, :1], sin=shared.sin[:, :1])
+    assert torch.equal(rotate(x, one_row), rotate(x, shared))
     for case in (shared, odd_one):
         wanted = rotate_reference(x, case)
         assert_close(rotate(x, case), wanted)
@@ -88,14 +90,23 @@ def test_rotate_takes_any_strides(style: str) -> None:
     assert_close(x, wanted)
 
 
-def test_rotation_crosses_block_borders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 7 * 3 * 16)
-    x = slot(2, 33, 3, 16, torch.float32)
-    rope, factors = rope_for(x), factors_for(x, (5, 0))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("uniform", [False, True])
+@pytest.mark.parametrize(("tokens", "blocks"), [(7, 15), (33 * 2, 2)])
+def test_scratch_crosses_block_borders(
+    dtype: torch.dtype, uniform: bool, tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 7 tokens of one layer, or of two of the three layers."""
+    monkeypatch.setattr(rotating, "BLOCK_NUMBERS", tokens * 3 * 16)
+    x = slot(3, 33, 3, 16, dtype)
+    assert len(list(rotating.blocks(x))) == blocks
+    rope, factors = rope_for(x, specs=(0, -1, 1)), factors_for(x, (5, 0, 3))
+    if uniform:
+        rope = rope._replace(cos=rope.cos[:, :1], sin=rope.sin[:, :1])
     assert_close(rotate(x, rope), rotate_reference(x, rope))
     index = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:33]
     for where in (index, 4):
-        got, wanted = nan_slot(2, 40, 3, 16, x.dtype), nan_slot(2, 40, 3, 16, torch.float64)
+        got, wanted = nan_slot(3, 40, 3, 16, x.dtype), nan_slot(3, 40, 3, 16, torch.float64)
         place((got,), where, (x,), (rope,), (factors,))
         place_reference((wanted,), where, (x,), (rope,), (factors,))
         rows = where if isinstance(where, torch.Tensor) else torch.arange(4, 37)
@@ -150,6 +161,28 @@ def test_place_with_parts_left_out(dtype: torch.dtype, with_rope: bool, with_fac
         assert torch.equal(got, x)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ranks", [(), (7, 0)])
+def test_rows_that_only_change_their_position_are_placed_where_they_stand(
+    dtype: torch.dtype, ranks: tuple[int, ...]
+) -> None:
+    """An MLA cache: nothing about the content depends on the position, and nothing is written to it."""
+    content, key = nan_slot(2, 9, 1, 32, dtype), nan_slot(2, 9, 1, 16, dtype)
+    content[:, 3:8], key[:, 3:8] = slot(2, 5, 1, 32, dtype), slot(2, 5, 1, 16, dtype, seed=3)
+    rows = key[:, 3:8]
+    rope, factors = rope_for(rows, specs=(0, -1)), factors_for(rows, ranks) if ranks else None
+    before, wanted = content.clone(), torch.empty(2, 5, 1, 16, dtype=torch.float64)
+    place_reference((wanted,), 0, (rows,), (rope,), (factors,))
+    writes = content._version
+    place((content, key), 3, (content[:, 3:8], rows), (None, rope), (None, factors))
+    assert content._version == writes
+    assert torch.equal(content[:, 3:8], before[:, 3:8])
+    assert_close(rows, wanted)
+    assert not rope.cos.eq(1).all()
+    outside = [0, 1, 2, 8]
+    assert bool(key[:, outside].isnan().all())
+
+
 @pytest.mark.parametrize("index", [-1, 5, torch.tensor([0, 1, 20]), torch.tensor([-1, 1, 2])], ids=str)
 def test_a_row_outside_the_slot_raises_before_anything_is_written(index: torch.Tensor | int) -> None:
     x = slot(1, 3, 1, 16, torch.float32)
@@ -201,7 +234,10 @@ def test_sharing_a_cache_is_refused_exactly_where_rows_meet(shape: str) -> None:
         cache.copy_(before)
         src = cache[:, source : source + tokens]
         index = torch.arange(target, target + tokens).flip(0) if paged else target
-        if set(range(source, source + tokens)) & set(range(target, target + tokens)):
+        if source == target and not paged:
+            place((cache,), index, (src,), (None,), (None,))
+            assert torch.equal(cache, before)
+        elif set(range(source, source + tokens)) & set(range(target, target + tokens)):
             with pytest.raises(errors.OverlapError, match="overlapping"):
                 place((cache,), index, (src,), (None,), (None,))
             assert torch.equal(cache, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentkv import Window
 from agentkv.errors import FingerprintMismatch, NothingStored
-from agentkv.store.base import Entry, Key
+from agentkv.store.base import Entry, Key, Note
 from agentkv.store.memory import MemoryStore
 from agentkv.testing import RecordingEngine, kv_block, recording_engine, rows
 from tests.runtime.cases import words
@@ -178,16 +179,17 @@ class Forgetful(MemoryStore):
             return False
         self.lied += 1
         if self.for_good:
-            self._entries.clear()
-            self._nbytes = 0
+            for key in tuple(self._entries):
+                self._remove(key)
         return True
 
     def get(self, key: Key) -> Entry | None:
         return None if self._forget("get") else super().get(key)
 
-    def keys(self) -> tuple[Key, ...]:
-        found = super().keys()
-        self._forget("keys")
+    def held(self, chunk: str) -> Mapping[Key, Note]:
+        found = super().held(chunk)
+        if found:
+            self._forget("held")
         return found
 
 
@@ -204,7 +206,7 @@ def recalled(store: Forgetful) -> tuple[RecordingEngine, Window, str]:
     return engine, window, f"{words(30, 1)} {words(20, 2)}"
 
 
-@pytest.mark.parametrize("method", ["get", "keys"])
+@pytest.mark.parametrize("method", ["get", "held"])
 @pytest.mark.parametrize("after", range(4))
 def test_what_the_store_loses_meanwhile_is_planned_anew(method: str, after: int) -> None:
     """Another thread's put may push out what a plan counts on, at any moment from planning to reading."""

@@ -8,7 +8,7 @@ from agentkv_orchestrator.residency import Context
 
 from agentkv.errors import InvalidInput
 from agentkv.patches import Budget, Patch, form
-from agentkv.store.base import Key, Store, residency
+from agentkv.store.base import Key, Note, Store, residency
 from agentkv.store.memory import MemoryStore
 from agentkv.testing import StoreConformance, kv_block
 
@@ -46,14 +46,14 @@ def test_residency_tells_kinds_and_contexts_of_every_chunk() -> None:
         Key("orbit", "b", "s1"),
         Key("removal", "b", "c1>c2"),
     ):
-        store.put(key, kv_block(1))
+        note = Note(0.25, Context(chunks=("x",), tokens=3)) if key == Key("patch", "a", "c1") else None
+        store.put(key, kv_block(1), note)
     store.put(Key("canonical", "theirs"), kv_block(1))
-    contexts = {key: Context(chunks=("x",), tokens=3) for key in ("c1", "c3")}
-    held = residency(store, contexts, {("a", "c1"): 0.25, ("a", "gone"): 1.0}, {"a": 5, "b": 7}.get)
+    held = residency(store, {"a": 5, "b": 7, "c": 9})
     assert held.of("a").hearsay == {"c1": 0.25}
-    assert set(held.known()) == {"a", "b"}  # "theirs" belongs to an engine that knows its tokens
-    assert held.context("c1") == contexts["c1"]
-    assert held.context("c3") is None  # nothing refers to it
+    assert set(held.known()) == {"a", "b"}  # nobody asked for "theirs"
+    assert held.context("c1") == Context(chunks=("x",), tokens=3)
+    assert held.context("c2") is None
     a, b = held.of("a"), held.of("b")
     assert (a.tokens, b.tokens) == (5, 7)
     assert (a.canonical, a.conditioned, a.patches) == (True, {"c1", "c2"}, {"c1"})

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from agentkv_orchestrator.policy import Policy
-from agentkv_orchestrator.residency import Context
 from hypothesis import given, settings
 
 from agentkv import Engine, Handle, Window
 from agentkv.errors import AgentKVError, AlreadyEvicted, Busy, ForeignChunk, InvalidInput
 from agentkv.kv import KVBlock
-from agentkv.store.base import Key
-from agentkv.testing import same_bits
+from agentkv.store.base import Key, Note, residency
+from agentkv.store.memory import MemoryStore
+from agentkv.testing import kv_block, same_bits
 from tests.runtime.cases import STRICT, assert_exact, engine, ids, live, question_logits, words
 from tests.runtime.script import Edit, Script, scripts
 
@@ -370,15 +370,16 @@ def test_readers_may_look_while_a_window_changes(built: Engine) -> None:
     assert in_threads(4, look) == [True] * 4
 
 
-def test_the_store_is_looked_through_while_others_remember(built: Engine) -> None:
-    """What contexts stand for is a dict that grows; a plan in another thread goes through it meanwhile."""
+def test_the_store_is_looked_through_while_others_fill_it() -> None:
+    """What is held for a chunk is a dict that grows; a plan in another thread goes through it meanwhile."""
+    store, block = MemoryStore(1 << 20), kv_block(1)
 
     def work(number: int) -> None:
         for turn in range(3000):
             if number:
-                built.remember({f"{number}.{turn}": Context(chunks=("a",), tokens=1)}, {})
+                store.put(Key("patch", "a", f"{number}.{turn % 50}"), block, Note(1.0))
             else:
-                built.residency()
+                residency(store, {"a": 1})
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -386,6 +387,25 @@ def test_the_store_is_looked_through_while_others_remember(built: Engine) -> Non
         assert in_threads(3, work) == [None] * 3
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_second_engine_on_one_store_sees_near_matches() -> None:
+    """What stored KV was conditioned on stays with it: another engine knows how far off it is."""
+    store = MemoryStore(1 << 28)
+    with engine(store=store) as first, engine(store=store) as second:
+        window = first.window(Policy(kl_budget=9.0))
+        a, b = window.append(words(31, 1)), window.append(words(29, 2))
+        window.commit()
+        window.evict(b)
+        window.commit()
+        other = second.window(Policy(kl_budget=9.0))
+        other.append(words(7, 3))
+        other.append(words(31, 1))
+        other.append(words(29, 2))
+        loads = [op for op in other.plan().ops if op.op == "load"]
+        assert [op.tokens for op in loads] == [29]
+        assert loads[0].kl > 0  # something else stands in front
+        assert a.tokens == 31
 
 
 def test_closing_an_engine_closes_its_windows_and_its_worker() -> None:

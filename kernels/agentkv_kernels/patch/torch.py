@@ -1,13 +1,12 @@
-"""Move a chunk's slots into the window with plain tensor ops; any device, and the path that CPUs take."""
+"""Move a chunk's slots into the window on any device, and the path that CPUs take: turn, then multiply."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-import torch
 from torch import Tensor
 
-from agentkv_kernels.checks import check_place
-from agentkv_kernels.patch.lowrank import product
-from agentkv_kernels.rotate.blocks import BlockTurn, arithmetic, blocks
+from agentkv_kernels.checks import check_place, stands_there
+from agentkv_kernels.rotate.torch import arithmetic, blocks, turn, turned
 from agentkv_kernels.types import Factors, Rope
 
 
@@ -22,57 +21,55 @@ def place(
 
     dst[s]: [L, rows, H, D]; src[s]: [L, T, H, D] of the same dtype; row(t) = index + t for an int, or
     index[t] for an int64 [T] of distinct rows. rope[s] None: the slot is not turned. factors[s] None:
-    nothing is added. fp32 arithmetic (fp64 for fp64 slots), rounded once. src may be a view of dst's
-    storage only where it covers other rows. Raises ShapeError, RowIndexError and OverlapError before
-    anything is written.
+    nothing is added. fp32 arithmetic (fp64 for fp64 slots), rounded once. src[s] may be a view of dst's
+    storage where it covers other rows, or exactly the rows that it is written to: it then changes where it
+    stands, and a slot that is neither turned nor added to is not touched. Raises ShapeError, RowIndexError
+    and OverlapError before anything is written.
     """
     check_place(dst, index, src, rope, factors)
-    paged = None if isinstance(index, int) else index
-    for to, of, turned, low_rank in zip(dst, src, rope, factors, strict=True):
-        region = to[:, index : index + of.shape[1]] if isinstance(index, int) else to
-        if turned is None and low_rank is None:
-            _store(region, paged, of, 1)
-            continue
-        numbers = of.shape[2] * of.shape[3]
-        # Starting a product costs several plain ops: blocks twice as long pay it half as often.
-        for rows in blocks(of.shape[1], numbers if low_rank is None else numbers // 2):
-            if paged is None:
-                _place_block(region[:, rows], None, of[:, rows], turned, low_rank, rows)
-            else:
-                _place_block(region, paged[rows], of[:, rows], turned, low_rank, rows)
-
-
-def _place_block(
-    to: Tensor, index: Tensor | None, block: Tensor, rope: Rope | None, factors: Factors | None, rows: slice
-) -> None:
-    """Place block [L, n, H, D] into `to` [L, n, H, D], or into rows `index` of `to` [L, rows, H, D]."""
-    dtype, layers = arithmetic(block.dtype), block.shape[0]
-    specs = [-1] * layers if rope is None else rope.spec_of_layer.tolist()
-    bounds = [0] * (layers + 1) if factors is None else factors.offsets.tolist()
-    turn = None if rope is None else BlockTurn(rope, rows, specs, block, to if index is None else None)
-    for layer, (target, source) in enumerate(zip(to.unbind(0), block.unbind(0), strict=True)):
-        rank = slice(bounds[layer], bounds[layer + 1])
-        base = None
-        if factors is not None and rank.start < rank.stop:
-            base = product(factors.left[rows, rank], factors.right[rank], dtype).view(source.shape)
-        if turn is not None and specs[layer] >= 0:
-            held = turn(layer, base)
-        elif base is None:
-            held = source
-        elif index is None and target.dtype == dtype:
-            held = None
-            torch.add(source, base, out=target)
+    for to, of, rotation, low_rank in zip(dst, src, rope, factors, strict=True):
+        if rotation is None and low_rank is None:
+            if not stands_there(to, index, of):
+                _store(to, index, of)
+        elif isinstance(index, int) and of.dtype == arithmetic(of.dtype) and _dense(to):
+            _place_here(to[:, index : index + of.shape[1]], of, rotation, low_rank)
         else:
-            held = base.add_(source)
-        if held is not None:
-            _store(target, index, held, 0)
+            for layers, rows in blocks(of):
+                block = turned(of, rotation, layers, rows)  # [l, n, H, D]
+                if low_rank is not None:
+                    _add(block, low_rank, layers, rows)
+                _store(to[layers], index + rows.start if isinstance(index, int) else index[rows], block)
 
 
-def _store(target: Tensor, index: Tensor | None, value: Tensor, axis: int) -> None:
-    """Round `value` into all of `target`, or into the rows `index` of its `axis`."""
-    if index is None:
-        target.copy_(value)
+def _place_here(to: Tensor, of: Tensor, rope: Rope | None, factors: Factors | None) -> None:
+    """Turn `of` [L, T, H, D] straight into `to` [L, T, H, D], which may be `of` itself, and add to that."""
+    if rope is not None:
+        turn(of, rope, to)
+    elif to.data_ptr() != of.data_ptr():
+        to.copy_(of)
+    if factors is not None:
+        _add(to, factors, slice(None), slice(None))
+
+
+def _dense(x: Tensor) -> bool:
+    """Whether a token's heads follow each other without gaps, so that x[l] is a matrix [T, H · D]."""
+    return x.stride(3) == 1 and (x.shape[2] == 1 or x.stride(2) == x.shape[3])
+
+
+def _add(x: Tensor, factors: Factors, layers: slice, rows: slice) -> None:
+    """Add left[rows] right of each of the `layers` to x [l, n, H, D], dense and in the arithmetic dtype."""
+    bounds = list(pairwise(factors.offsets.tolist()))[layers]
+    for value, (first, last) in zip(x, bounds, strict=True):
+        if first < last:
+            left, right = factors.left[rows, first:last], factors.right[first:last]
+            value.flatten(1).addmm_(left.to(x.dtype), right.to(x.dtype))  # a view, since x is dense
+
+
+def _store(to: Tensor, index: Tensor | int, value: Tensor) -> None:
+    """Round `value` [L, n, H, D] into rows `index` of `to` [L, rows, H, D]."""
+    if isinstance(index, int):
+        to[:, index : index + value.shape[1]].copy_(value)
         return
-    if value.untyped_storage().data_ptr() == target.untyped_storage().data_ptr():
+    if value.untyped_storage().data_ptr() == to.untyped_storage().data_ptr():
         value = value.clone()  # index_copy_ refuses views of one storage, even of rows that do not meet
-    target.index_copy_(axis, index, value.to(target.dtype))
+    to.index_copy_(1, index, value.to(to.dtype))

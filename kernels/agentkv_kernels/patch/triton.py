@@ -10,8 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agentkv_kernels.checks import check_place
-from agentkv_kernels.rotate.lanes import COMPUTE, lanes, load_angles, pair_columns, used_lanes
+from agentkv_kernels.checks import check_place, stands_there
+from agentkv_kernels.rotate.lanes import (
+    COMPUTE,
+    by_token,
+    lanes,
+    load_angles,
+    pair_columns,
+    used_lanes,
+)
 from agentkv_kernels.types import Factors, Rope
 
 RANKS_PER_STEP = 16
@@ -32,7 +39,11 @@ def place(
     Two neighbouring slots of one shape, dtype and stride share a launch; others take one each.
     """
     check_place(dst, index, src, rope, factors)
-    slots = list(zip(dst, src, rope, factors, strict=True))
+    slots = [
+        (to, of, turn, low_rank)
+        for to, of, turn, low_rank in zip(dst, src, rope, factors, strict=True)
+        if turn is not None or low_rank is not None or not stands_there(to, index, of)
+    ]
     for group in _groups(slots):
         to, of = group[0][:2]
         layers, tokens, heads, _ = of.shape
@@ -62,7 +73,7 @@ def _groups(slots: list[Slot]) -> Iterator[list[Slot]]:
 def _arguments(to: Tensor, of: Tensor, rope: Rope | None, factors: Factors | None) -> list[Any]:
     turned: tuple[Tensor | None, ...] = (None, None, None)
     if rope is not None:
-        turned = (rope.cos.contiguous(), rope.sin.contiguous(), rope.spec_of_layer.to(of.device))
+        turned = (*by_token(rope, of.shape[1]), rope.spec_of_layer.to(of.device))
     added: tuple[Tensor | int | None, ...] = (None, None, None, 0)
     if factors is not None and factors.left.shape[1]:
         left, right, offsets = factors

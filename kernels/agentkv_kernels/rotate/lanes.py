@@ -6,6 +6,9 @@
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from agentkv_kernels.types import Rope
 
 COMPUTE = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), tl.float32) | {
     torch.float64: tl.float64
@@ -20,6 +23,12 @@ def lanes(width: int, half: int) -> int:
 def used_lanes(width: int, half: int) -> int:
     """Lanes of `width` dims that hold something."""
     return half + (width - 2 * half + 1) // 2
+
+
+def by_token(rope: Rope, tokens: int) -> tuple[Tensor, Tensor]:
+    """cos and sin, dense [S, T, R/2], also where all tokens move alike."""
+    cos, sin = (of.expand(-1, tokens, -1).contiguous() for of in (rope.cos, rope.sin))
+    return cos, sin
 
 
 @triton.jit

@@ -1,11 +1,14 @@
-"""R(δ) with plain tensor ops; any device, and the path that CPUs take."""
+"""R(δ) on any device, and the path that CPUs take: compiled where heads are dense, else with tensor ops."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from agentkv_kernels.checks import check_out, check_rope
-from agentkv_kernels.rotate.blocks import BlockTurn, blocks
 from agentkv_kernels.types import Rope
+
+BLOCK_NUMBERS = 1 << 19  # 2 MiB of fp32 scratch: stays in cache, and is worth what starting an op costs
 
 
 def rotate(x: Tensor, rope: Rope, out: Tensor | None = None) -> Tensor:
@@ -17,14 +20,65 @@ def rotate(x: Tensor, rope: Rope, out: Tensor | None = None) -> Tensor:
     """
     check_rope(x, rope)
     out = torch.empty_like(x) if out is None else out
-    in_place = check_out(x, out)
-    specs: list[int] = rope.spec_of_layer.tolist()
-    _, tokens, heads, width = x.shape
-    for rows in blocks(tokens, heads * width):
-        block, target = x[:, rows], out[:, rows]  # [L, n, H, D]
-        turn = BlockTurn(rope, rows, specs, block, target)
-        for layer, spec in enumerate(specs):
-            held = turn(layer) if spec >= 0 else None if in_place else block[layer]
-            if held is not None:
-                target[layer].copy_(held)
+    check_out(x, out)
+    if x.dtype == arithmetic(x.dtype):
+        turn(x, rope, out)
+        return out
+    for layers, rows in blocks(x):
+        out[layers, rows].copy_(turned(x, rope, layers, rows))
     return out
+
+
+def arithmetic(dtype: torch.dtype) -> torch.dtype:
+    """The dtype a slot of `dtype` is computed in: fp64 for fp64, else fp32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def blocks(x: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Cut x [L, T, H, D] into blocks of about BLOCK_NUMBERS: whole layers, or tokens of one layer."""
+    layers, tokens, heads, width = x.shape
+    most = max(1, BLOCK_NUMBERS // max(1, heads * width))
+    group, step = max(1, most // max(1, tokens)), max(1, min(most, tokens))
+    for layer in range(0, layers, group):
+        for start in range(0, tokens, step):
+            yield slice(layer, min(layer + group, layers)), slice(start, min(start + step, tokens))
+
+
+def turned(x: Tensor, rope: Rope | None, layers: slice, rows: slice) -> Tensor:
+    """One block of x [L, T, H, D], turned: dense [l, n, H, D] of its own in the arithmetic dtype."""
+    block = x[layers, rows]
+    wide = torch.empty(block.shape, dtype=arithmetic(x.dtype), device=x.device).copy_(block)
+    if rope is not None:
+        each = slice(None) if rope.cos.shape[1] == 1 else rows
+        cos, sin, specs = rope.cos[:, each], rope.sin[:, each], rope.spec_of_layer[layers]
+        turn(wide, rope._replace(cos=cos, sin=sin, spec_of_layer=specs), wide)
+    return wide
+
+
+def turn(x: Tensor, rope: Rope, out: Tensor) -> None:
+    """out = R x for x, out [L, T, H, D] of one arithmetic dtype; out is x, or shares nothing with it."""
+    if x.device.type == "cpu":
+        # Here and not above: numba takes half a second to import, and only CPUs need it.
+        from agentkv_kernels.rotate import native
+
+        if native.fits(x) and native.fits(out):
+            native.turn(x, rope, out)
+            return
+    if x.data_ptr() != out.data_ptr():
+        out.copy_(x)
+    for layer, spec in enumerate(rope.spec_of_layer.tolist()):
+        if spec >= 0:
+            first, second = _sides(out[layer], rope)  # [T, H, R/2]
+            cos, sin = (of[spec, :, None].to(x.dtype) for of in (rope.cos, rope.sin))  # [T or 1, 1, R/2]
+            both = first * cos - second * sin, second * cos + first * sin
+            first.copy_(both[0])
+            second.copy_(both[1])
+
+
+def _sides(x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+    """Views of both dims of every pair of x [T, H, D]."""
+    half = rope.cos.shape[-1]
+    band = x[..., rope.start : rope.start + 2 * half]
+    if rope.style == "half":
+        return band[..., :half], band[..., half:]
+    return band[..., 0::2], band[..., 1::2]

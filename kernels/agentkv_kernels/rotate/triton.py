@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from agentkv_kernels.checks import check_out, check_rope
-from agentkv_kernels.rotate.lanes import COMPUTE, lanes, load_angles, pair_columns
+from agentkv_kernels.rotate.lanes import COMPUTE, by_token, lanes, load_angles, pair_columns
 from agentkv_kernels.types import Rope
 
 NUMBERS_PER_PROGRAM = 2048
@@ -28,7 +28,7 @@ def rotate(x: Tensor, rope: Rope, out: Tensor | None = None) -> Tensor:
     options = launch_options(x, rope, in_place)
     grid = (triton.cdiv(tokens * heads, options["ROWS"]), layers)
     _rotate_kernel[grid](
-        x, out, rope.cos.contiguous(), rope.sin.contiguous(), rope.spec_of_layer.to(x.device),
+        x, out, *by_token(rope, tokens), rope.spec_of_layer.to(x.device),
         tokens, heads, *x.stride(), *out.stride(), **options,
     )  # fmt: skip
     return out
