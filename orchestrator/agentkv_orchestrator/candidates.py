@@ -123,14 +123,10 @@ class Site:
         return self.placement is not None and self.placement.outlives(self.clean_front)
 
     @property
-    def was_clean(self) -> bool:
-        return self.placement is not None and self.placement.clean
-
-    @property
     def may_stand(self) -> bool:
         """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
-        switches = self.wanted.clean or self.was_clean
-        return self.placement is not None and (not switches or self.same)
+        live = self.placement
+        return live is not None and (self.same or not (self.wanted.clean or live.clean))
 
     @property
     def weight(self) -> float:
@@ -148,8 +144,8 @@ class Site:
         """KL of leaving the live KV as it is, for what has changed in front since it was computed."""
         if self.same:
             return 0.0
-        bare, costs = self.bare or self.outlived, self.costs
-        whole = costs.kl.canonical if bare else costs.stale(self.change, self.window_tokens)
+        bare = self.bare or self.outlived
+        whole = self.costs.kl.canonical if bare else self.costs.stale(self.change, self.window_tokens)
         return self.weight * whole
 
     @property
@@ -253,7 +249,7 @@ def orbit(site: Site) -> Candidate | None:
 def canonical(site: Site) -> Candidate | None:
     """Canonical alone, charged in full: it may be what is asked about. At the front as well, where the sink
     it was computed behind is missing."""
-    if not site.resident.canonical or site.was_clean:
+    if not site.resident.canonical or (site.placement and site.placement.clean):
         return None  # a clean view that ends asked for its context back
     reason = f"the canonical is stored, no patch for {count(site.front)} in front"
     return Candidate((_placed(site, reason, site.costs.kl.canonical),))
