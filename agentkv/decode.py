@@ -219,7 +219,7 @@ def _placements(
     """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
     front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
     verbatim = all(p.verbatim or p.clean for p in graph.placements)
-    exact = not any(p.clean for p in graph.placements)
+    clean = tuple(p.chunk.id for p in graph.placements if p.clean)
     for uid, chunk in parts:
         yield Placement(
             uid=uid,
@@ -228,7 +228,8 @@ def _placements(
             position=position,
             antecedents=tuple(front),
             antecedent_tokens=tokens,
-            exact=exact,
+            exact=not clean,
+            clean_front=clean,
             verbatim=verbatim,
             hearsay=hearsay,
             revision=graph.revision + 1,

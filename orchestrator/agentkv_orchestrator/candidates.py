@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from .chunks import context_key, set_key
 from .cost import CostTable, Timed
-from .diff import Change, Wanted
+from .diff import Change, Wanted, count, in_words
 from .layout import Place
 from .plan import (
     Applying,
@@ -63,6 +63,8 @@ class Site:
     place: Place
     rows_in_front: int
     front: tuple[str, ...]
+    clean_front: frozenset[str]
+    """Those in front that are wanted as clean views."""
     window_tokens: int
     costs: CostTable
     nearest: Callable[[frozenset[str]], Change | None]
@@ -93,12 +95,12 @@ class Site:
         if not keys or self.wanted.clean:
             return None
         if self.context in keys:
-            return self.context, self.hearsay(self.context), f"for the {_count(self.front)} in front"
+            return self.context, self.hearsay(self.context), f"for the {count(self.front)} in front"
         change = self.nearest(keys)
         if change is None:
             return None
         kl = self.weight * self.costs.stale(change, self.window_tokens) + self.hearsay(change.context)
-        return change.context, kl, f"for a context like this; {_difference(change)}"
+        return change.context, kl, f"for a context like this; {in_words(change)}"
 
     def hearsay(self, key: str) -> float:
         """KL of second hand in what is stored under a key."""
@@ -106,18 +108,25 @@ class Site:
 
     @property
     def bare(self) -> bool:
-        """The live KV has seen nothing of what stands in front of it: it is the canonical."""
-        return self.placement is not None and not self.placement.antecedents and bool(self.front)
+        """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
+        live = self.placement
+        return live is not None and not live.antecedents and (bool(self.front) or not live.exact)
 
     @property
-    def was_clean(self) -> bool:
-        return self.placement is not None and self.placement.clean
+    def same(self) -> bool:
+        """The live KV has seen what it would see now."""
+        return self.change.kind == "kept" and (self.wanted.clean or not (self.bare or self.outlived))
+
+    @property
+    def outlived(self) -> bool:
+        """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
+        return self.placement is not None and self.placement.outlives(self.clean_front)
 
     @property
     def may_stand(self) -> bool:
         """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
-        switches = self.wanted.clean or self.was_clean
-        return self.placement is not None and (not switches or self.change.kind == "kept")
+        live = self.placement
+        return live is not None and (self.same or not (self.wanted.clean or live.clean))
 
     @property
     def weight(self) -> float:
@@ -133,9 +142,10 @@ class Site:
     @property
     def stale(self) -> float:
         """KL of leaving the live KV as it is, for what has changed in front since it was computed."""
-        if self.change.kind == "kept":
+        if self.same:
             return 0.0
-        whole = self.costs.kl.canonical if self.bare else self.costs.stale(self.change, self.window_tokens)
+        bare = self.bare or self.outlived
+        whole = self.costs.kl.canonical if bare else self.costs.stale(self.change, self.window_tokens)
         return self.weight * whole
 
     @property
@@ -191,7 +201,7 @@ def removal(site: Site) -> Candidate | None:
     if standing is None:
         return None
     kl = site.stale * site.costs.kl.removal + site.heard + site.hearsay(key)
-    reason = f"a removal patch is stored for {_count(site.change.lost)} that left"
+    reason = f"a removal patch is stored for {count(site.change.lost)} that left"
     moved = standing.steps[0].model_copy(update={"kl": 0.0})
     left = site.stale * site.costs.kl.removal / site.weight
     fields = {"before": before, "after": site.context, "leaves": left}
@@ -230,7 +240,7 @@ def orbit(site: Site) -> Candidate | None:
     if key not in site.resident.orbits:
         return None
     kl = site.weight * site.costs.kl.orbit + site.hearsay(key)
-    reason = f"a patch is stored for the {_count(site.front)} in front, in any order"
+    reason = f"a patch is stored for the {count(site.front)} in front, in any order"
     left = site.costs.kl.orbit
     applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key, leaves=left)
     return Candidate((_placed(site, "base of the orbit patch"), applied))
@@ -239,15 +249,15 @@ def orbit(site: Site) -> Candidate | None:
 def canonical(site: Site) -> Candidate | None:
     """Canonical alone, charged in full: it may be what is asked about. At the front as well, where the sink
     it was computed behind is missing."""
-    if not site.resident.canonical or site.was_clean:
+    if not site.resident.canonical or (site.placement and site.placement.clean):
         return None  # a clean view that ends asked for its context back
-    reason = f"the canonical is stored, no patch for {_count(site.front)} in front"
+    reason = f"the canonical is stored, no patch for {count(site.front)} in front"
     return Candidate((_placed(site, reason, site.costs.kl.canonical),))
 
 
 def prefill(site: Site) -> Candidate:
     """Compute the chunk where it stands. Always possible."""
-    reason = f"computed behind {_count(site.front)}" if site.front else "computed at the front"
+    reason = f"computed behind {count(site.front)}" if site.front else "computed at the front"
     return Candidate((site.step(Prefill, "prefill", reason, **site.at),))
 
 
@@ -279,21 +289,10 @@ def _placed(site: Site, reason: str, kl: float = 0.0) -> PlaceCanonical:
 
 def _standing(site: Site) -> str:
     """What happened in front of a chunk that stands or moves."""
-    if site.change.kind == "kept":
+    if site.same:
         return "same antecedents in front"
+    if site.outlived:
+        return "in front: a clean view ended"
     if site.bare:
-        return f"conditioned on nothing, {_count(site.front)} in front"
-    return f"in front: {_difference(site.change)}"
-
-
-def _difference(change: Change) -> str:
-    parts = [
-        f"{_count(change.lost)} left" if change.lost else "",
-        f"{_count(change.gained)} came" if change.gained else "",
-        "the order changed" if change.reordered else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _count(chunk_ids: tuple[str, ...]) -> str:
-    return f"{len(chunk_ids)} chunk{'' if len(chunk_ids) == 1 else 's'}"
+        return f"conditioned on nothing, {count(site.front)} in front"
+    return f"in front: {in_words(site.change)}"

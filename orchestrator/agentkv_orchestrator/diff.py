@@ -121,6 +121,21 @@ def _minus(items: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
     return tuple(rest)
 
 
+def in_words(change: Change) -> str:
+    """What left, came or moved, for people."""
+    parts = [
+        f"{count(change.lost)} left" if change.lost else "",
+        f"{count(change.gained)} came" if change.gained else "",
+        "the order changed" if change.reordered else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def count(chunk_ids: tuple[str, ...]) -> str:
+    """How many, in words."""
+    return f"{len(chunk_ids)} chunk{'' if len(chunk_ids) == 1 else 's'}"
+
+
 def match(live: Sequence[tuple[int, str]], wanted_chunk_ids: Sequence[str], next_uid: int) -> list[int]:
     """Uids for a window that is only known by content, such as a message list or an edited text.
 

@@ -21,8 +21,8 @@ class _Front:
     """Predicted, of all of it."""
     untouched: bool = True
     """This plan wrote none of it."""
-    clean: bool = False
-    """Some of it is a clean view."""
+    clean: tuple[str, ...] = ()
+    """Those of it that are clean views."""
 
     def then(self, p: Placement, op: Placing, applied: Applying | None) -> "_Front":
         return _Front(
@@ -30,7 +30,7 @@ class _Front:
             tokens=self.tokens + p.chunk.length,
             kl=self.kl + op.kl + (applied.kl if applied else 0.0),
             untouched=self.untouched and isinstance(op, Keep) and applied is None,
-            clean=self.clean or p.clean,
+            clean=(*self.clean, p.chunk.id) if p.clean else self.clean,
         )
 
 
@@ -113,6 +113,7 @@ def _written(w: Wanted, op: Placing, seen: Context, front: _Front, revision: int
         antecedent_tokens=seen.tokens,
         exact=not isinstance(op, PlaceCanonical) and not (computed and front.clean),
         verbatim=computed,
+        clean_front=front.clean if computed else (),
         roundings=0 if computed else 1,
         revision=revision,
     )

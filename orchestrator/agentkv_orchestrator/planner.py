@@ -113,6 +113,7 @@ def _sites(
             place=place,
             rows_in_front=place.row - layout.frame.start,
             front=tuple(front),
+            clean_front=frozenset(v.chunk.id for v in wanted[:i] if v.clean),
             window_tokens=window_tokens,
             costs=costs,
             nearest=partial(_nearest, graph, wanted, i, residency, costs),

@@ -30,14 +30,20 @@ def split(graph: WindowGraph, uid: int, parts: Sequence[tuple[int, Chunk]]) -> W
             f"chunk {whole.chunk.id} placed twice", "a chunk placed once", "replace it as a whole"
         )
     ids = tuple(chunk.id for _, chunk in parts)
+
+    def known(seen: tuple[str, ...]) -> tuple[str, ...]:
+        if whole.chunk.id not in seen:
+            return seen
+        at = seen.index(whole.chunk.id)
+        return (*seen[:at], *ids, *seen[at + 1 :])
+
     placements: list[Placement] = []
     for p in graph.placements:
         if p.uid == uid:
             placements += _divided(p, parts)
         elif whole.chunk.id in p.antecedents:
-            at = p.antecedents.index(whole.chunk.id)
-            known = (*p.antecedents[:at], *ids, *p.antecedents[at + 1 :])
-            placements.append(p.model_copy(update={"antecedents": known}))
+            seen = {"antecedents": known(p.antecedents), "clean_front": known(p.clean_front)}
+            placements.append(p.model_copy(update=seen))
         else:
             placements.append(p)
     return graph.revise(placements)

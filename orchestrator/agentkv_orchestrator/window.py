@@ -60,6 +60,8 @@ class Placement(BaseModel):
     where all in front is verbatim too."""
     clean: bool = False
     """Conditioned on nothing because that was asked for."""
+    clean_front: tuple[str, ...] = ()
+    """Antecedents that were clean views when this was computed: it is stale once they are none."""
     hearsay: float = Field(default=0.0, ge=0)
     """KL of second hand: what stood in front was itself off by this much when this was computed."""
     roundings: int = Field(default=0, ge=0)
@@ -82,6 +84,10 @@ class Placement(BaseModel):
                 "set antecedent_tokens to their total length",
             )
         return self
+
+    def outlives(self, clean: frozenset[str]) -> bool:
+        """Computed behind a clean view that is none of these, the ones in front now."""
+        return not clean.issuperset(self.clean_front)
 
     @property
     def stop(self) -> int:
@@ -171,10 +177,12 @@ class WindowGraph(BaseModel):
         """Placements conditioned on something else than what stands in front; a clean view never is."""
         found: list[int] = []
         front: list[str] = []
+        clean: frozenset[str] = frozenset()
         for p in self.placements:
-            if not p.clean and p.antecedents != tuple(front):
+            if not p.clean and (p.antecedents != tuple(front) or p.outlives(clean)):
                 found.append(p.uid)
             front.append(p.chunk.id)
+            clean |= {p.chunk.id} if p.clean else set()
         return tuple(found)
 
     def revise(self, placements: Iterable[Placement]) -> "WindowGraph":

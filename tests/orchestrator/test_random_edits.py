@@ -101,14 +101,41 @@ def test_exact_does_not_take_a_canonical_for_a_computed_chunk() -> None:
     assert [op.op for op in back.ops] == ["prefill"]
 
 
+def test_a_budget_counts_what_was_computed_behind_a_clean_view_that_ended() -> None:
+    session = Session()
+    session.go([session.place(name, 5) for name in "sa"])
+    s, a = session.wanted
+    b = session.place("b", 5)
+    clean = [s, a.model_copy(update={"clean": True}), b]
+    session.go(clean)
+    assert {op.op for op in session.plan(clean).ops} == {"keep"}  # nothing ended
+    again = session.go([s, a, b], Policy(kl_budget=0))
+    assert [op.op for op in again.ops if op.uid == b.uid] == ["prefill"]
+    assert session.graph.stale() == ()
+
+
+def test_a_canonical_at_the_front_is_none_that_was_computed_there() -> None:
+    """It was computed behind a sink that is missing: the same antecedents, none, and other KV."""
+    session = Session()
+    session.go([session.place("a", 5)])
+    (a,) = session.wanted
+    b = session.place("b", 5)
+    session.go([a.model_copy(update={"clean": True})], "exact")
+    session.go([])
+    session.go([a.model_copy(update={"clean": True}), b])
+    again = session.go([a, b], Policy(kl_budget=0))
+    assert "keep" not in {op.op for op in again.ops}
+
+
 def test_exact_sees_what_was_computed_behind_something_since_rewritten() -> None:
     session = Session()
     session.go([session.place(name, 5) for name in "sa"])
     s, a = session.wanted
     b = session.place("b", 5)
     session.go([s, a.model_copy(update={"clean": True}), b])
-    again = session.go([s, a, b], Policy(kl_budget=0, stash=False))
+    again = session.go([s, a, b], Policy(name="fast", stash=False))
     assert [op.op for op in again.ops if op.uid == b.uid] == ["keep"]  # the ids in front are the same
+    assert session.graph.stale() == (b.uid,)
     assert not session.graph.placements[2].verbatim
     assert [op.op for op in session.plan([s, a, b], "exact").ops if op.uid == b.uid][-1] == "prefill"
 
