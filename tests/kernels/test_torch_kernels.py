@@ -178,9 +178,7 @@ def test_rows_that_only_change_their_position_are_placed_where_they_stand(
     assert content._version == writes
     assert torch.equal(content[:, 3:8], before[:, 3:8])
     assert_close(rows, wanted)
-    assert not rope.cos.eq(1).all()
-    outside = [0, 1, 2, 8]
-    assert bool(key[:, outside].isnan().all())
+    assert bool(key[:, [0, 1, 2, 8]].isnan().all())
 
 
 @pytest.mark.parametrize("index", [-1, 5, torch.tensor([0, 1, 20]), torch.tensor([-1, 1, 2])], ids=str)
