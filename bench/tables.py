@@ -123,13 +123,23 @@ def kernels() -> str:
         ],
     )
     lines = [f"\nCutting and hashing 1 M tokens: {r['ms']} ms ({r['chunks']} chunks).\n" for r in cutting]
-    return table + "".join(lines)
+    threads = sorted({r["threads"] for r in kernel})
+    return table + f"\nThreads: {', '.join(map(str, threads))}.\n" + "".join(lines)
 
 
 def images() -> str:
     """Recall of an image against the prefill of its tokens."""
     rows: Rows = load("images")
-    header = ["", "window", "recall", "prefill of its tokens", "ratio of times", "vision tower", "KL"]
+    header = [
+        "",
+        "window",
+        "recall",
+        "prefill of its tokens",
+        "ratio of times",
+        "vision tower",
+        "KL",
+        "KL without the image",
+    ]
     return markdown(
         header,
         [
@@ -141,6 +151,7 @@ def images() -> str:
                 f"**{r['ratio_of_times']:.2f}**",
                 f"{r['encode_ms']:.0f} ms, not run",
                 f"{r['kl']:.2g}",
+                f"{r['kl_without_image']:.2g}",
             ]
             for r in rows
         ],

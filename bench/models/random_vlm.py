@@ -18,7 +18,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 SPECIAL = ("<pad>", "<s>", "</s>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 HIDDEN, LAYERS, HEAD = 512, 12, 64
 PATCH, MERGE = 14, 2
+SCALE = 0.1  # of the weights: at transformers' own, no token would see what stands in front of it
 TEXT = {
+    "initializer_range": SCALE,
     "vocab_size": len(SPECIAL) + len(string.printable),
     "hidden_size": HIDDEN,
     "intermediate_size": 4 * HIDDEN,
@@ -32,6 +34,7 @@ TEXT = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
 }
 VISION = {
+    "initializer_range": SCALE,
     "depth": LAYERS,
     "embed_dim": HIDDEN,
     "hidden_size": HIDDEN,

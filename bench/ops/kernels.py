@@ -94,8 +94,8 @@ def _row(case: Case, rounds: int, threads: int) -> dict[str, Any]:
     added = sum(f.left.nbytes + f.right.nbytes for f in call.patch if f)
     flop = sum(2 * case.rank * of.numel() for of in call.src)
     copy_ms, product_ms = statistics.median(laps["copy"]), statistics.median(laps["product"])
-    least_ms = max(copy_ms, flop / (2 * CUBE**3) * product_ms)
     needed = (copied + added) / copied
+    least_ms = max(needed * copy_ms, flop / (2 * CUBE**3) * product_ms)
     return {
         "layout": case.layout,
         "op": case.op,

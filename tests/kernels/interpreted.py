@@ -141,3 +141,20 @@ def test_merge(dtype: torch.dtype) -> None:
         assert_close(out, wanted)
         assert_close(lse[live], wanted_lse[live])
         assert torch.equal(lse == -math.inf, ~live)
+
+
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+def test_rows_that_stay_where_they_are_and_move_alike(style: str) -> None:
+    """In place, by one row of angles; the slot that is neither turned nor added to is not written."""
+    content, key = slot(2, 9, 1, 32, torch.float32), slot(2, 9, 1, 16, torch.float32, seed=3)
+    rows, writes = key[:, 3:8], content._version
+    rope = rope_for(rows, style=style, specs=(0, -1))
+    rope = rope._replace(cos=rope.cos[:, :1], sin=rope.sin[:, :1])
+    factors = factors_for(rows, (7, 0))
+    wanted = torch.empty(2, 5, 1, 16, dtype=torch.float64)
+    place_reference((wanted,), 0, (rows,), (rope,), (factors,))
+    before = content.clone()
+    place((content, key), 3, (content[:, 3:8], rows), (None, rope), (None, factors))
+    assert content._version == writes
+    assert torch.equal(content, before)
+    assert_close(rows, wanted)
