@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from agentkv_orchestrator.cost import KL, Point, Time, Timed
 
-from agentkv.cache import Run
+from agentkv.cache import Run, WindowKV
 from agentkv.engine import Engine
 
 ROWS = 4096
@@ -81,10 +81,7 @@ def times(engine: Engine) -> dict[Timed, Time]:
     what a prefill does: they share its figures.
     """
     backend, rows = engine.backend, min(ROWS, engine.layout.max_positions)
-    kv = backend.new_kv(rows)
-    kv.end = rows
-    for slot in kv.slots:
-        slot.normal_()
+    kv = _filled(engine, rows)
     read, turn, patched, form = [], [], [], []
     for n in (rows // 64, rows // 16, rows // 4):
         block, ids = backend.read(kv, 0, n), _ids(engine, n)
@@ -112,7 +109,7 @@ def times(engine: Engine) -> dict[Timed, Time]:
 
 def _prefill(engine: Engine, size: int) -> Time:
     """Short and long ones, behind nothing and behind much."""
-    kv, long, longest, points = engine.backend.new_kv(size), size // 32, size // 8, []
+    kv, long, longest, points = _filled(engine, size), size // 32, size // 8, []
     for tokens, rows in (
         *((QUESTION, front) for front in (0, size // 4, size // 2)),
         *((long, front) for front in (0, size // 2)),
@@ -126,6 +123,15 @@ def _prefill(engine: Engine, size: int) -> Time:
     fit, *_ = np.linalg.lstsq(design * weight[:, None], np.ones(len(points)), rcond=None)
     base, per_token, per_token_row = (round(max(float(x), 0.0), 6) for x in fit)
     return Time(base=base, per_token=per_token, per_token_row=per_token_row)
+
+
+def _filled(engine: Engine, rows: int) -> WindowKV:
+    """Rows of random numbers: what was never written may be NaN, and a forward over NaN is an error."""
+    kv = engine.backend.new_kv(rows)
+    kv.end = rows
+    for slot in kv.slots:
+        slot.normal_()
+    return kv
 
 
 def _ids(engine: Engine, count: int) -> np.ndarray:
