@@ -217,7 +217,7 @@ def _placements(
     graph: WindowGraph, parts: Sequence[tuple[int, Chunk]], row: int, position: int, hearsay: float
 ) -> Iterator[Placement]:
     """The answer's chunks, conditioned for free by their own decode on all that stood in front."""
-    front, tokens = [p.chunk.id for p in graph.placements], graph.tokens
+    front, tokens = graph.lineage, graph.tokens
     verbatim = all(p.verbatim or p.clean for p in graph.placements)
     clean = tuple(p.chunk.id for p in graph.placements if p.clean)
     for uid, chunk in parts:
@@ -226,7 +226,7 @@ def _placements(
             chunk=chunk,
             row=row,
             position=position,
-            antecedents=tuple(front),
+            antecedents=front,
             antecedent_tokens=tokens,
             exact=not clean,
             clean_front=clean,
@@ -234,7 +234,7 @@ def _placements(
             hearsay=hearsay,
             revision=graph.revision + 1,
         )
-        front.append(chunk.id)
+        front = front.then(chunk.id)
         tokens, row, position = tokens + chunk.length, row + chunk.length, position + chunk.length
 
 

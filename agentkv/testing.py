@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from agentkv_orchestrator.lineage import Lineage
 from agentkv_orchestrator.residency import Context
 from torch import Tensor, nn
 
@@ -218,7 +219,7 @@ class StoreConformance:
 
     def test_what_is_held_for_a_chunk_comes_with_its_notes(self) -> None:
         store = self.make(10 * self.unit)
-        note = Note(0.5, Context(chunks=("x", "y"), tokens=7))
+        note = Note(0.5, Context(chunks=Lineage.of(("x", "y")), tokens=7))
         store.put(Key("conditioned", "a", "c"), kv_block(4), note)
         store.put(Key("canonical", "a"), kv_block(4))
         store.put(Key("canonical", "b"), kv_block(4))

@@ -18,12 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkv import Engine
-from bench.ops import cutting, kernels
+from agentkv.calibrate import hardware
+from bench.ops import cutting, kernels, planning
 from bench.serve import edits, forward, images, memory
 
 RESULTS = Path(__file__).parent / "results"
 WINDOWS = (512, 1024, 2048, 4096)
-PARTS = ("kernels", "forward", "memory", "edits", "images")
+PARTS = ("kernels", "planning", "forward", "memory", "edits", "images")
 
 
 def _save(console: Console, name: str, rows: list[dict[str, Any]], directory: Path) -> bool:
@@ -70,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             *kernels.measure(rounds=rounds, threads=threads),
             *cutting.measure(rounds, threads),
         ],
+        "planning": lambda: planning.measure(rounds, hardware()),
         "forward": lambda: forward.measure(engine, size, rounds, threads),
         "images": lambda: images.measure(size, rounds, threads),
         "memory": lambda: memory.measure(size, threads),

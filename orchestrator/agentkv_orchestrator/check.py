@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isclose
 
-from .chunks import Chunk, context_key, set_key
+from .chunks import Chunk, set_key
 from .diff import Wanted
 from .errors import PlanError
+from .lineage import EMPTY, Lineage
 from .plan import (
     Applying,
     ApplyOrbit,
@@ -46,10 +47,12 @@ class Case:
     max_rows: int
 
     @cached_property
-    def fronts(self) -> dict[int, tuple[str, ...]]:
+    def fronts(self) -> dict[int, Lineage]:
         """By wanted uid: chunk ids that will stand in front."""
-        ids = tuple(w.chunk.id for w in self.wanted)
-        return {w.uid: ids[:i] for i, w in enumerate(self.wanted)}
+        fronts, front = dict[int, Lineage](), EMPTY
+        for w in self.wanted:
+            fronts[w.uid], front = front, front.then(w.chunk.id)
+        return fronts
 
     @cached_property
     def by_uid(self) -> dict[int, Wanted]:
@@ -149,17 +152,16 @@ def stored(case: Case) -> Problems:
     for op in case.plan.ops:
         if isinstance(op, FormCanonical):
             formed.add(op.chunk)
-        held = case.residency.of(op.chunk)
-        if not _held(op, held.model_copy(update={"canonical": held.canonical or op.chunk in formed})):
+        if not _held(op, case.residency.of(op.chunk), op.chunk in formed):
             yield f"{op.op} for chunk {op.chunk}", "something that the store holds"
 
 
-def _held(op: Op, held: Resident) -> bool:
+def _held(op: Op, held: Resident, formed: bool) -> bool:
     match op:
         case Load():
             return op.context in held.conditioned
         case PlaceCanonical():
-            return held.canonical
+            return held.canonical or formed
         case ApplyPatch():
             return op.context in held.patches
         case ApplyOrbit():
@@ -167,7 +169,7 @@ def _held(op: Op, held: Resident) -> bool:
         case ApplyRemoval():
             return removal_key(op.before, op.after) in held.removals
         case FormPatch():
-            return held.canonical and op.context in held.conditioned
+            return (held.canonical or formed) and op.context in held.conditioned
     return True
 
 
@@ -187,21 +189,18 @@ def applied_to_its_base(case: Case) -> Problems:
 
 def right_context(case: Case) -> Problems:
     """Conditioned KV and patches belong to the antecedents that will stand in front, or to known others."""
+    known = case.residency.context
     for op in case.plan.ops:
-        front = case.fronts.get(op.uid, ()) if op.uid is not None else ()
-        if isinstance(op, Load | ApplyPatch) and not _explained(op.context, front, case.residency):
-            yield f"{op.op} of context {op.context} for uid {op.uid}", context_key(front)
+        front = case.fronts.get(op.uid, EMPTY) if op.uid is not None else EMPTY
+        if isinstance(op, Load | ApplyPatch) and op.context != front.key and not known(op.context):
+            yield f"{op.op} of context {op.context} for uid {op.uid}", front.key
         if isinstance(op, ApplyOrbit) and op.antecedent_set != set_key(front):
             yield f"{op.op} of set {op.antecedent_set} for uid {op.uid}", set_key(front)
         if isinstance(op, ApplyRemoval):
             live = case.graph.get(op.uid)
-            before = context_key(live.antecedents) if live else "a live uid"
-            if (op.before, op.after) != (before, context_key(front)):
-                yield f"removal from {op.before} to {op.after}", f"from {before} to {context_key(front)}"
-
-
-def _explained(context: str, front: tuple[str, ...], residency: Residency) -> bool:
-    return context == context_key(front) or residency.context(context) is not None
+            before = live.antecedents.key if live else "a live uid"
+            if (op.before, op.after) != (before, front.key):
+                yield f"removal from {op.before} to {op.after}", f"from {before} to {front.key}"
 
 
 def clean_stays_clean(case: Case) -> Problems:
@@ -227,7 +226,7 @@ def stashed_in_time(case: Case) -> Problems:
         live = case.graph.get(op.uid)
         if touched:
             yield f"a stash of uid {op.uid} behind other ops", "stashes first"
-        if live is not None and not (live.exact and op.context == context_key(live.antecedents)):
+        if live is not None and not (live.exact and op.context == live.antecedents.key):
             yield f"a stash of uid {op.uid} as {op.context}", "exact KV under the context it was computed in"
 
 

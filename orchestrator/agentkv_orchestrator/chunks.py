@@ -5,7 +5,7 @@ reads them. xxh3 is fast and not cryptographic, so equal ids are never taken for
 table compares the tokens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from xxhash import xxh3_128_hexdigest
 
 from .errors import ChunkError
+from .lineage import Lineage
 
 Ids = npt.NDArray[np.int64]
 Digest = Callable[[Ids, str, bytes], str]
@@ -35,9 +36,9 @@ def digest(ids: Ids, fingerprint: str, modality: bytes = b"") -> str:
     return _hash((b"t", tokens), (b"f", fingerprint.encode()), (b"m", modality))
 
 
-def context_key(chunk_ids: Sequence[str]) -> str:
+def context_key(chunk_ids: Iterable[str]) -> str:
     """Key of an ordered list of antecedents."""
-    return _hash(*((b"a", chunk.encode()) for chunk in chunk_ids))
+    return Lineage.of(chunk_ids).key
 
 
 def set_key(chunk_ids: Iterable[str]) -> str:
@@ -58,7 +59,7 @@ class Chunk(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_spans_its_length(cls, data: dict[str, object]) -> dict[str, object]:
-        return {"span": data["length"], **data} if "length" in data else data
+        return {"span": data["length"], **data} if "length" in data and "span" not in data else data
 
 
 @dataclass(frozen=True)

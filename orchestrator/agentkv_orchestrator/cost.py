@@ -6,11 +6,10 @@ whole windows; `stale` turns them into a share for each chunk.
 
 from collections.abc import Sequence
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from .diff import Change
 from .errors import PlanError
@@ -44,8 +43,12 @@ class Time(_Frozen):
     per_token_row: float = Field(default=0.0, ge=0)
 
     def of(self, tokens: int, rows_in_front: int = 0) -> float:
+        return self.base + self.more(tokens, rows_in_front)
+
+    def more(self, tokens: int, rows_in_front: int = 0) -> float:
+        """What these tokens take on top of the base."""
         # A token attends the rows in front and, on average, half of its own chunk.
-        return self.base + tokens * (self.per_token + self.per_token_row * (rows_in_front + tokens / 2))
+        return tokens * (self.per_token + self.per_token_row * (rows_in_front + tokens / 2))
 
 
 class Point(_Frozen):
@@ -57,14 +60,21 @@ class Point(_Frozen):
     """Share of the tokens that were stale then: only those behind the edit."""
 
 
+def _by_share(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    return tuple(sorted(points, key=lambda p: (p.share, p.kl / p.affected)))
+
+
+Curve = Annotated[tuple[Point, ...], AfterValidator(_by_share)]
+
+
 class KL(_Frozen):
     """Measured errors by method."""
 
-    slide: tuple[Point, ...]
+    slide: Curve
     """Antecedents left from the front."""
-    hole: tuple[Point, ...]
+    hole: Curve
     """Antecedents left from behind others that stayed."""
-    inserted: tuple[Point, ...]
+    inserted: Curve
     """Antecedents came in front of KV that has not seen them."""
     permuted: float = Field(ge=0)
     """The antecedents stand in another order."""
@@ -111,9 +121,14 @@ class CostTable(_Frozen):
 
     def time(self, op: Timed, tokens: int, rows_in_front: int = 0) -> float:
         """Milliseconds of one op. Raises PlanError when the table does not know it."""
-        if op not in self.ms:
+        return self.of(op).of(tokens, rows_in_front)
+
+    def of(self, op: Timed) -> Time:
+        """The time of an op. Raises PlanError when the table does not know it."""
+        found = self.ms.get(op)
+        if found is None:
             raise PlanError(f"no time for {op}", f"one of {sorted(self.ms)}", "measure it again")
-        return self.ms[op].of(tokens, rows_in_front)
+        return found
 
     def stale(self, change: Change, window_tokens: int) -> float:
         """KL of a window whose conditioned KV all is left as it is behind antecedents changed like these.
@@ -123,17 +138,16 @@ class CostTable(_Frozen):
         """
         left = change.lost_tokens / max(1, change.lost_tokens + window_tokens)
         came = change.gained_tokens / max(1, window_tokens)
-        return (
-            self._at(self.kl.hole if change.hole else self.kl.slide, left)
-            + self._at(self.kl.inserted, came)
-            + self.kl.permuted * change.reordered
-        )
+        kl = self._at(self.kl.hole if change.hole else self.kl.slide, left) if left else 0.0
+        kl += self._at(self.kl.inserted, came) if came else 0.0
+        return kl + self.kl.permuted * change.reordered
 
     def _at(self, points: Sequence[Point], share: float) -> float:
         """Piecewise linear from (0, 0) through the points to (1, canonical)."""
-        known = sorted((p.share, p.kl / p.affected) for p in points)
-        curve = [(0.0, 0.0), *known, *([(1.0, self.kl.canonical)] if not known or known[-1][0] < 1 else [])]
-        for (x0, y0), (x1, y1) in pairwise(curve):
+        x0 = y0 = 0.0
+        for p in points:
+            x1, y1 = p.share, p.kl / p.affected
             if share <= x1:
                 return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
-        return curve[-1][1]
+            x0, y0 = x1, y1
+        return y0 + (self.kl.canonical - y0) * (share - x0) / (1 - x0) if x0 < 1 else y0

@@ -36,12 +36,6 @@ class Place(NamedTuple):
     row: int
     position: int
 
-    def back(self, by: "Place") -> "Place":
-        return Place(self.row - by.row, self.position - by.position)
-
-    def ahead(self, by: "Place") -> "Place":
-        return Place(self.row + by.row, self.position + by.position)
-
 
 ORIGIN = Place(0, 0)
 
@@ -64,17 +58,17 @@ def lay_out(
     so that nothing in front of an edit moves.
     Raises CapacityError when max_rows are not enough.
     """
-    sizes = (Place(w.chunk.length, w.chunk.span) for w in wanted)
-    offsets = list(accumulate(sizes, Place.ahead, initial=ORIGIN))
-    need = offsets[-1].ahead(Place(headroom, headroom))
+    rows = list(accumulate((w.chunk.length for w in wanted), initial=0))
+    positions = list(accumulate((w.chunk.span for w in wanted), initial=0))
+    need = Place(rows[-1] + headroom, positions[-1] + headroom)
     stay: Counter[Place] = Counter()  # by start: tokens that would stand where they stand
-    for w, offset in zip(wanted, offsets, strict=False):
+    for w, row, position in zip(wanted, rows, positions, strict=False):
         live = graph.get(w.uid)
         if live is not None:
-            stay[Place(live.row, live.position).back(offset)] += live.chunk.length
+            stay[Place(live.row - row, live.position - position)] += live.chunk.length
 
     now = Place(frame.start, frame.position)
-    free = frame_moves or max(now.ahead(need)) > max_rows
+    free = frame_moves or max(now.row + need.row, now.position + need.position) > max_rows
     starts = {ORIGIN, *(start for start in stay if min(start) >= 0)} if free else {now}
     capacity = _grown(frame.capacity, min(starts).row + need.row, max(need), max_rows)
     most = max(stay[start] for start in starts)
@@ -86,7 +80,10 @@ def lay_out(
         and start.position + need.position <= max_rows
     )
     start = min(best, key=lambda start: (abs(start.row - now.row), start), default=ORIGIN)
-    places = {w.uid: start.ahead(offset) for w, offset in zip(wanted, offsets, strict=False)}
+    places = {
+        w.uid: Place(start.row + row, start.position + position)
+        for w, row, position in zip(wanted, rows, positions, strict=False)
+    }
     return Layout(Frame(start=start.row, capacity=capacity, position=start.position), places)
 
 

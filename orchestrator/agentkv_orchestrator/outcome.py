@@ -1,21 +1,30 @@
 """The window that a plan leaves: what stands where, and what it was conditioned on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from .chunks import context_key
 from .diff import Wanted
 from .errors import PlanError
-from .plan import Applying, ApplyRemoval, Keep, Load, PlaceCanonical, Placing, Plan, Prefill, Rotate
+from .lineage import EMPTY, Lineage
+from .plan import (
+    Applying,
+    ApplyRemoval,
+    Keep,
+    Load,
+    PlaceCanonical,
+    Placing,
+    Plan,
+    Prefill,
+    Rotate,
+)
 from .residency import Context, Residency
 from .window import Placement, WindowGraph
 
 
-@dataclass(frozen=True)
-class _Front:
+class _Front(NamedTuple):
     """What stands before a chunk by the time its turn comes."""
 
-    ids: tuple[str, ...] = ()
+    ids: Lineage = EMPTY
     tokens: int = 0
     kl: float = 0.0
     """Predicted, of all of it."""
@@ -26,7 +35,7 @@ class _Front:
 
     def then(self, p: Placement, op: Placing, applied: Applying | None) -> "_Front":
         return _Front(
-            ids=(*self.ids, p.chunk.id),
+            ids=self.ids.shared(p.antecedents).then(p.chunk.id),
             tokens=self.tokens + p.chunk.length,
             kl=self.kl + op.kl + (applied.kl if applied else 0.0),
             untouched=self.untouched and isinstance(op, Keep) and applied is None,
@@ -48,24 +57,30 @@ def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted], residency: R
         if op is None or (live is None and isinstance(op, Keep | Rotate)):
             raise PlanError(f"nothing that places uid {w.uid}", "one op for each wanted chunk", "plan again")
         if live is not None and isinstance(op, Keep | Rotate):
-            p = _stood(live, op, applied, front, graph.revision + 1)
+            changes = _stood(live, op, applied, front, graph.revision + 1)
         else:
-            p = _written(w, op, _context(op, applied, front, residency), front, graph.revision + 1)
-            p = p.model_copy(update={"hearsay": _hearsay(w, op, applied, front, residency)})
-        p = p.model_copy(update={"clean": w.clean, "pinned": w.pinned})
+            live = _written(w, op, _context(op, applied, front, residency), front, graph.revision + 1)
+            changes = {"hearsay": _hearsay(w, op, applied, front, residency)}
+        p = _changed(live, {**changes, "clean": w.clean, "pinned": w.pinned})
         placements.append(p)
         front = front.then(p, op, applied)
     return graph.revise(placements)
 
 
+def _changed(p: Placement, changes: dict[str, object]) -> Placement:
+    """With these fields; most of a window stays as it was."""
+    new = {name: value for name, value in changes.items() if getattr(p, name) != value}
+    return p.model_copy(update=new) if new else p
+
+
 def _stood(
     live: Placement, op: Keep | Rotate, applied: Applying | None, front: _Front, revision: int
-) -> Placement:
+) -> dict[str, object]:
     """KV that was kept or moved has the antecedents it had, unless a removal patch took some out."""
     moved = isinstance(op, Rotate)
     if not moved and applied is None:
         same = live.antecedents == front.ids and front.untouched
-        return live.model_copy(update={"verbatim": live.verbatim and same})
+        return {"verbatim": live.verbatim and same}
     written: dict[str, object] = {
         "row": op.row,
         "position": op.position,
@@ -76,15 +91,15 @@ def _stood(
     if isinstance(applied, ApplyRemoval):
         written |= {"antecedents": front.ids, "antecedent_tokens": front.tokens, "exact": False}
         written["hearsay"] = live.hearsay + applied.leaves
-    return live.model_copy(update=written)
+    return written
 
 
 def _context(op: Placing, applied: Applying | None, front: _Front, residency: Residency) -> Context:
     """What KV that was brought or computed has seen. A canonical without a patch has seen nothing."""
     if isinstance(op, PlaceCanonical) and applied is None:
-        return Context(chunks=(), tokens=0)
+        return Context(chunks=EMPTY, tokens=0)
     key = op.context if isinstance(op, Load) else getattr(applied, "context", "")
-    stored = residency.context(key) if key and key != context_key(front.ids) else None
+    stored = residency.context(key) if key and key != front.ids.key else None
     return stored or Context(chunks=front.ids, tokens=front.tokens)
 
 

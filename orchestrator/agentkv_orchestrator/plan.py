@@ -1,6 +1,6 @@
 """A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -156,6 +156,9 @@ Op = Annotated[
     Placing | Applying | Stash | Evict | FormCanonical | FormPatch,
     Field(discriminator="op"),
 ]
+PLACING: frozenset[type] = frozenset(get_args(Placing))
+NAMES = {kind: kind.model_fields["op"].default for kind in get_args(get_args(Op)[0])}
+"""What each kind of op is called."""
 
 
 class Plan(_Frozen):

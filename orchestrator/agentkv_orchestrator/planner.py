@@ -4,33 +4,32 @@ Pure: what the store holds comes in as a Residency, what things cost as a CostTa
 plans.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from .candidates import Candidate, Site, candidates
-from .choose import choose, over, why_not
-from .chunks import context_key
+from .candidates import candidates
+from .choose import choose, why_not
 from .cost import CostTable
-from .diff import Change, Wanted, compare, diff
+from .diff import Change, Comparison, Wanted
+from .knapsack import over
 from .layout import Layout, lay_out
+from .lineage import EMPTY
 from .outcome import after
 from .plan import (
+    PLACING,
     Alternative,
-    ApplyRemoval,
     Evict,
     FormCanonical,
     FormPatch,
-    Keep,
     Op,
-    Placing,
     Plan,
     Prefill,
-    Rotate,
     Stash,
 )
 from .policy import Policy
 from .residency import Residency
-from .window import Frame, Placement, WindowGraph
+from .site import Candidate, Site, worth_storing
+from .window import Frame, WindowGraph
 
 __all__ = ["after", "make_plan", "plan_settle"]
 
@@ -53,22 +52,19 @@ def make_plan(
     not fit, PlanError when the cost table lacks an op.
     """
     layout = lay_out(graph, wanted, frame, max_rows, headroom, frame_moves and policy.name != "exact")
-    sites = list(_sites(graph, wanted, residency, costs, layout))
-    forward_runs = sites[0].forward_runs if sites else False
+    sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
-    chosen = choose(sites, options, policy)
+    start = costs.of("prefill").base
+    chosen = choose(sites, options, policy, start)
+    owed = 0.0 if any(c.computes for c in chosen) else start
     steps = [
-        step
-        for candidate, others in zip(chosen, options, strict=True)
-        for step in _annotated(candidate, others, policy)
+        op
+        for w, candidate, others in zip(wanted, chosen, options, strict=True)
+        for op in _written(w, candidate, others, policy, owed)
     ]
-    stashes = _stashes(graph, steps, residency, costs) if policy.stash else []
-    return _write(
-        [*stashes, *_evictions(graph, wanted), *_fused(steps, costs, forward_runs)],
-        layout.frame,
-        policy,
-        graph,
-    )
+    survive = {w.uid for w, candidate in zip(wanted, chosen, strict=True) if candidate.survives}
+    stashes = _stashes(graph, survive, residency, costs) if policy.stash else []
+    return _write([*stashes, *_evictions(graph, wanted), *_fused(steps, start)], layout.frame, policy, graph)
 
 
 def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs: CostTable) -> Plan:
@@ -80,7 +76,7 @@ def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs:
     lengths = {p.chunk.id: p.chunk.length for p in graph.placements}
     for chunk_id in sorted(residency.known()):
         held = residency.of(chunk_id)
-        contexts = sorted(held.conditioned - held.patches - {context_key(())})
+        contexts = sorted(held.conditioned - held.patches - {EMPTY.key})
         tokens = lengths.get(chunk_id, held.tokens)
         if contexts and not held.canonical:
             ms = round(costs.time("form_canonical", tokens), 4)
@@ -97,94 +93,77 @@ def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs:
 
 
 def _sites(
-    graph: WindowGraph, wanted: Sequence[Wanted], residency: Residency, costs: CostTable, layout: Layout
+    graph: WindowGraph,
+    wanted: Sequence[Wanted],
+    residency: Residency,
+    costs: CostTable,
+    layout: Layout,
+    policy: Policy,
 ) -> Iterator[Site]:
-    front: list[str] = []
-    window_tokens = sum(w.chunk.length for w in wanted)
-    changes = diff(graph, wanted, residency)[: len(wanted)]  # drops follow, and have no site
-    forward_runs = any(change.kind == "new" for change in changes)
-    for i, (w, change) in enumerate(zip(wanted, changes, strict=True)):
+    comparison = Comparison(graph, wanted)
+    clean: frozenset[str] = frozenset()
+    for i, (w, change) in enumerate(zip(wanted, comparison.changes(residency), strict=True)):
         place = layout.places[w.uid]
         yield Site(
             wanted=w,
             change=change,
-            placement=graph.get(w.uid),
+            placement=comparison.live[i],
             resident=residency.of(w.chunk.id),
             place=place,
             rows_in_front=place.row - layout.frame.start,
-            front=tuple(front),
-            clean_front=frozenset(v.chunk.id for v in wanted[:i] if v.clean),
-            window_tokens=window_tokens,
+            front=comparison.fronts[i],
+            clean_front=clean,
+            window_tokens=comparison.tokens,
             costs=costs,
-            nearest=partial(_nearest, graph, wanted, i, residency, costs),
-            forward_runs=forward_runs,
+            nearest=partial(_nearest, comparison, i, residency, costs),
+            stashing=policy.stash,
         )
-        front.append(w.chunk.id)
+        clean = clean | {w.chunk.id} if w.clean else clean
 
 
 def _nearest(
-    graph: WindowGraph,
-    wanted: Sequence[Wanted],
-    at: int,
-    residency: Residency,
-    costs: CostTable,
-    keys: frozenset[str],
+    comparison: Comparison, at: int, residency: Residency, costs: CostTable, keys: frozenset[str]
 ) -> Change | None:
     """Stored KV is a survivor of another window: of its contexts, the one that costs least KL here."""
-    w, tokens = wanted[at], sum(w.chunk.length for w in wanted)
-    found: list[tuple[float, str, Change]] = []
-    for key in sorted(keys):
-        context = residency.context(key)
-        if context is None or not context.chunks:
-            continue  # forgotten, or conditioned on nothing: that is a canonical
-        stored = Placement(
-            uid=w.uid,
-            chunk=w.chunk,
-            row=0,
-            position=0,
-            antecedents=context.chunks,
-            antecedent_tokens=context.tokens,
-            exact=True,
-            revision=0,
-        )
-        change = compare(graph, stored, wanted, at)
-        found.append((costs.stale(change, tokens), key, change))
-    if not found:
-        return None
-    _, key, change = min(found, key=lambda f: f[:2])
-    return change.model_copy(update={"context": key})
+    known = [(key, residency.context(key)) for key in sorted(keys)]
+    # One that is forgotten tells nothing; one of no chunks is a canonical.
+    changes = [comparison.at(at, c.chunks, c.tokens, key) for key, c in known if c and c.chunks]
+    return min(
+        changes, key=lambda change: (costs.stale(change, comparison.tokens), change.context), default=None
+    )
 
 
-def _annotated(chosen: Candidate, options: Iterable[Candidate], policy: Policy) -> Iterator[Op]:
-    """The chosen steps; the one that places the chunk says what else there was."""
-    others = tuple(
+def _written(
+    wanted: Wanted, chosen: Candidate, options: Sequence[Candidate], policy: Policy, owed: float
+) -> Iterator[Op]:
+    """The chosen steps as ops; the one that places the chunk says what else there was.
+
+    owed: what a forward would cost on top, 0 if one runs.
+    """
+    others = [
         Alternative(
             name=other.name,
-            ms=round(other.ms, 4),
-            kl=round(other.kl, 6),
-            why_not=why_not(other, chosen, policy),
+            ms=round(other.ms + owed, 4) if owed and other.computes else other.ms,
+            kl=other.kl,
+            why_not=why_not(other, chosen, policy, owed),
         )
         for other in options
         if other.name != chosen.name
-    )
+    ]
     for step in chosen.steps:
-        yield step.model_copy(update={"alternatives": others}) if isinstance(step, Placing) else step
+        yield step.write(wanted, tuple(others) if step.kind in PLACING else ())
 
 
 def _stashes(
-    graph: WindowGraph, steps: Sequence[Op], residency: Residency, costs: CostTable
+    graph: WindowGraph, survive: set[int], residency: Residency, costs: CostTable
 ) -> Iterator[Stash]:
-    """KV that this plan destroys and the store lacks, or has from worse hearsay; once a chunk and context."""
-    survives = {step.uid for step in steps if isinstance(step, Keep | Rotate)}
-    survives -= {step.uid for step in steps if isinstance(step, ApplyRemoval)}
+    """KV that this plan destroys and is worth storing; once a chunk and context."""
     seen: set[tuple[str, str]] = set()
     for p in graph.placements:
-        if p.uid in survives or not p.exact:
+        if p.uid in survive:
             continue
-        key = (p.chunk.id, context_key(p.antecedents))
-        held = residency.of(p.chunk.id)
-        stored = key[1] in held.conditioned or key[1] in held.patches
-        if key in seen or (stored and held.hearsay.get(key[1], 0.0) <= p.hearsay):
+        key = (p.chunk.id, p.antecedents.key)
+        if key in seen or not worth_storing(p, residency.of(p.chunk.id)):
             continue
         seen.add(key)
         yield Stash(
@@ -206,29 +185,27 @@ def _evictions(graph: WindowGraph, wanted: Sequence[Wanted]) -> Iterator[Evict]:
             yield Evict(uid=p.uid, chunk=p.chunk.id, tokens=p.chunk.length, row=p.row, reason=reason)
 
 
-def _fused(steps: Sequence[Op], costs: CostTable, forward_runs: bool) -> Iterator[Op]:
+def _fused(steps: Sequence[Op], start: float) -> Iterator[Op]:
     """Prefills last, since they attend what the others put in place; canonicals formed first, each once.
 
-    All prefills run as one forward, so only the first pays its base. Where a forward was to run anyway, none
-    has been charged for it yet.
+    All prefills run as one forward; the first one pays its start.
     """
-    formed = {step.chunk: step for step in steps if isinstance(step, FormCanonical)}
+    formed = {step.chunk: step for step in steps if type(step) is FormCanonical}
     yield from formed.values()
-    yield from (step for step in steps if not isinstance(step, FormCanonical | Prefill))
-    base = costs.ms["prefill"].base
-    for i, step in enumerate(step for step in steps if isinstance(step, Prefill)):
-        owed = base * ((i == 0) - (not forward_runs))
-        yield step.model_copy(update={"ms": round(step.ms + owed, 4)})
+    yield from (step for step in steps if type(step) not in (FormCanonical, Prefill))
+    prefills = [step for step in steps if type(step) is Prefill]
+    yield from (step.model_copy(update={"ms": round(step.ms + start, 4)}) for step in prefills[:1])
+    yield from prefills[1:]
 
 
 def _write(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:
-    kl = round(sum(op.kl for op in ops), 6)
+    kl = round(sum([op.kl for op in ops]), 6)
     return Plan(
         ops=tuple(ops),
         frame=frame,
         policy=policy.name,
         kl_budget=policy.allowance,
-        predicted_ms=round(sum(op.ms for op in ops), 4),
+        predicted_ms=round(sum([op.ms for op in ops]), 4),
         predicted_kl=kl,
         over_budget=over(kl, policy.allowance),
         base_revision=graph.revision,

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .lineage import Lineage
+
 
 class Resident(BaseModel):
     """KV and corrections held for one chunk; keys come from context_key and set_key."""
@@ -31,12 +33,15 @@ class Resident(BaseModel):
         return not (self.canonical or self.conditioned or self.patches or self.orbits or self.removals)
 
 
+NOTHING = Resident()
+
+
 class Context(BaseModel):
     """What a context key stands for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    chunks: tuple[str, ...]
+    chunks: Lineage
     """Antecedents in order."""
     tokens: int = Field(ge=0)
 
@@ -71,7 +76,7 @@ class FrozenResidency:
         self._contexts = dict(contexts)
 
     def of(self, chunk_id: str) -> Resident:
-        return self._residents.get(chunk_id, Resident())
+        return self._residents.get(chunk_id, NOTHING)
 
     def known(self) -> Iterable[str]:
         return self._residents.keys()

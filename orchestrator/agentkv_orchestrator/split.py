@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from .chunks import Chunk
 from .errors import WindowError
+from .lineage import EMPTY, Lineage
 from .window import Placement, WindowGraph
 
 
@@ -29,23 +30,23 @@ def split(graph: WindowGraph, uid: int, parts: Sequence[tuple[int, Chunk]]) -> W
         raise WindowError(
             f"chunk {whole.chunk.id} placed twice", "a chunk placed once", "replace it as a whole"
         )
-    ids = tuple(chunk.id for _, chunk in parts)
+    ids = [chunk.id for _, chunk in parts]
+    known = {EMPTY.key: EMPTY}
 
-    def known(seen: tuple[str, ...]) -> tuple[str, ...]:
-        if whole.chunk.id not in seen:
-            return seen
-        at = seen.index(whole.chunk.id)
-        return (*seen[:at], *ids, *seen[at + 1 :])
+    def divided(seen: Lineage, link: Lineage) -> Lineage:
+        if link.chunk == whole.chunk.id and seen == link.parent:  # the first time it is met
+            return seen.extended(ids)
+        return link if seen == link.parent else seen.then(link.chunk)
 
     placements: list[Placement] = []
     for p in graph.placements:
         if p.uid == uid:
             placements += _divided(p, parts)
-        elif whole.chunk.id in p.antecedents:
-            seen = {"antecedents": known(p.antecedents), "clean_front": known(p.clean_front)}
-            placements.append(p.model_copy(update=seen))
-        else:
-            placements.append(p)
+            continue
+        seen = p.antecedents.fold(known, divided)
+        clean = [part for c in p.clean_front for part in (ids if c == whole.chunk.id else [c])]
+        update = {"antecedents": seen, "clean_front": tuple(clean)}
+        placements.append(p if seen == p.antecedents else p.model_copy(update=update))
     return graph.revise(placements)
 
 
@@ -56,6 +57,6 @@ def _divided(whole: Placement, parts: Sequence[tuple[int, Chunk]]) -> list[Place
     for uid, chunk in parts:
         update = {"uid": uid, "chunk": chunk, "antecedents": seen, "antecedent_tokens": tokens}
         found.append(whole.model_copy(update={**update, "row": row, "position": position}))
-        seen, tokens = (*seen, chunk.id), tokens + chunk.length
+        seen, tokens = seen.then(chunk.id), tokens + chunk.length
         row, position = row + chunk.length, position + chunk.span
     return found

@@ -7,15 +7,18 @@ from itertools import pairwise
 from typing import Any
 
 import networkx as nx
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from .chunks import Chunk
 from .errors import WindowError
+from .lineage import EMPTY, Lineage, Runs, pack, unpack
 
 
 def same_unless_said(data: Any, position: str, row: str) -> Any:
     """`data` with `position` filled in from `row`: text has one position id a row, an image has fewer."""
-    return {position: data[row], **data} if isinstance(data, dict) and row in data else data
+    if isinstance(data, dict) and row in data and position not in data:
+        return {position: data[row], **data}
+    return data
 
 
 class Frame(BaseModel):
@@ -48,7 +51,7 @@ class Placement(BaseModel):
     """First row."""
     position: int = Field(ge=0)
     """Position id of the first token; the row's number unless images stand in front."""
-    antecedents: tuple[str, ...]
+    antecedents: Lineage
     """Chunk ids the tensor was conditioned on, in order. Not necessarily those in front of it now."""
     antecedent_tokens: int = Field(ge=0)
     """Their tokens, kept because an antecedent that left takes its length with it."""
@@ -87,7 +90,7 @@ class Placement(BaseModel):
 
     def outlives(self, clean: frozenset[str]) -> bool:
         """Computed behind a clean view that is none of these, the ones in front now."""
-        return not clean.issuperset(self.clean_front)
+        return bool(self.clean_front) and not clean.issuperset(self.clean_front)
 
     @property
     def stop(self) -> int:
@@ -97,6 +100,17 @@ class Placement(BaseModel):
     def position_stop(self) -> int:
         """Position id of whatever follows."""
         return self.position + self.chunk.span
+
+
+class _Runs(BaseModel):
+    """The part of a written placement that needs the table."""
+
+    antecedents: Runs
+
+
+class _Packed(BaseModel):
+    ids: tuple[str, ...]
+    placements: tuple[_Runs, ...]
 
 
 class WindowGraph(BaseModel):
@@ -109,6 +123,28 @@ class WindowGraph(BaseModel):
 
     placements: tuple[Placement, ...] = ()
     revision: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unpacked(cls, data: Any) -> Any:
+        """Written out, antecedents are runs of one table: they would be quadratic in the window otherwise."""
+        if not isinstance(data, dict) or "ids" not in data:
+            return data
+        packed = _Packed.model_validate({name: data.get(name) for name in ("ids", "placements")})
+        lineages = unpack(packed.ids, (p.antecedents for p in packed.placements))
+        placements = [
+            {**p, "antecedents": lineage} for p, lineage in zip(data["placements"], lineages, strict=True)
+        ]
+        return {name: value for name, value in data.items() if name != "ids"} | {"placements": placements}
+
+    @model_serializer
+    def _packed(self) -> dict[str, Any]:
+        ids, lists = pack(p.antecedents for p in self.placements)
+        placements = [
+            p.model_dump(exclude={"antecedents"}) | {"antecedents": runs}
+            for p, runs in zip(self.placements, lists, strict=True)
+        ]
+        return {"ids": ids, "placements": placements, "revision": self.revision}
 
     @model_validator(mode="after")
     def _consistent(self) -> "WindowGraph":
@@ -151,6 +187,14 @@ class WindowGraph(BaseModel):
     def tokens(self) -> int:
         return sum(p.chunk.length for p in self.placements)
 
+    @property
+    def lineage(self) -> Lineage:
+        """All chunk ids in order: what a chunk that is computed behind this window has seen."""
+        front = EMPTY
+        for p in self.placements:
+            front = front.shared(p.antecedents).then(p.chunk.id)
+        return front
+
     def in_front(self, uid: int) -> tuple[str, ...]:
         """Chunk ids that stand before this placement now."""
         self._require(uid)
@@ -176,13 +220,13 @@ class WindowGraph(BaseModel):
     def stale(self) -> tuple[int, ...]:
         """Placements conditioned on something else than what stands in front; a clean view never is."""
         found: list[int] = []
-        front: list[str] = []
+        front = EMPTY
         clean: frozenset[str] = frozenset()
         for p in self.placements:
-            if not p.clean and (p.antecedents != tuple(front) or p.outlives(clean)):
+            if not p.clean and (p.antecedents != front or p.outlives(clean)):
                 found.append(p.uid)
-            front.append(p.chunk.id)
-            clean |= {p.chunk.id} if p.clean else set()
+            front = front.then(p.chunk.id)
+            clean = clean | {p.chunk.id} if p.clean else clean
         return tuple(found)
 
     def revise(self, placements: Iterable[Placement]) -> "WindowGraph":

@@ -216,7 +216,7 @@ class Session:
             for i in range(w.chunk.length):
                 cell = self.machine.rows[row]
                 assert (cell.chunk, cell.index, cell.position) == (w.chunk.id, i, position)
-                assert cell.seen == p.antecedents
+                assert cell.seen == tuple(p.antecedents)
                 row += 1
             position += w.chunk.span
         assert position <= self.max_rows

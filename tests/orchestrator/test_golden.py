@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from agentkv_orchestrator.check import check
-from agentkv_orchestrator.diff import Wanted, match
+from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.explain import explain
+from agentkv_orchestrator.match import match
 from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.policy import Policy
 

@@ -101,6 +101,8 @@ def broken(**change: object) -> str:
         (broken(antecedent_tokens=0), "0 tokens for 1 antecedents"),
         (broken(colour="red"), r"placements\.1\.colour"),
         (broken(row=-1), r"placements\.1\.row"),
+        (broken(antecedents=[[0, 9]]), "antecedents 0 to 9, expected a stretch of the 1 ids"),
+        (broken(antecedents=["s"]), "antecedents"),
         ("[]", "at the top"),
         ("{", "Invalid JSON"),
     ],

@@ -1,0 +1,217 @@
+"""What a rule looks at to propose a way for one chunk, and what it answers with."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .cost import CostTable, Timed
+from .diff import Change, Wanted
+from .layout import Place
+from .lineage import Lineage
+from .plan import (
+    NAMES,
+    Alternative,
+    Applying,
+    ApplyRemoval,
+    FormCanonical,
+    Keep,
+    Placing,
+    Prefill,
+    Rotate,
+)
+from .residency import Resident
+from .window import Placement
+
+MadeOp = Placing | Applying | FormCanonical
+
+
+class Step(NamedTuple):
+    """An op that is priced but not written: most are never chosen."""
+
+    kind: type[MadeOp]
+    reason: str
+    ms: float
+    kl: float
+    fields: dict[str, Any]
+    """What this kind of op says besides."""
+
+    def write(self, wanted: Wanted, alternatives: tuple[Alternative, ...] = ()) -> MadeOp:
+        chunk = wanted.chunk
+        return self.kind(
+            uid=wanted.uid,
+            chunk=chunk.id,
+            tokens=chunk.length,
+            reason=self.reason,
+            ms=self.ms,
+            kl=self.kl,
+            alternatives=alternatives,
+            **self.fields,
+        )
+
+
+class Candidate(NamedTuple):
+    """Steps that together make one chunk's KV, in order, and what they come to."""
+
+    steps: tuple[Step, ...]
+    ms: float
+    """Of the steps; of a forward only what this chunk adds to it."""
+    kl: float
+    price: float
+    """ms, and what it takes to stash the live KV where this destroys it."""
+    survives: bool
+    """The live KV is still there afterwards."""
+    computes: bool
+    """Needs a forward."""
+    name: str
+
+
+class Site(NamedTuple):
+    """One wanted chunk at its row, and everything a rule may look at."""
+
+    wanted: Wanted
+    change: Change
+    placement: Placement | None
+    resident: Resident
+    place: Place
+    rows_in_front: int
+    front: Lineage
+    clean_front: frozenset[str]
+    """Those in front that are wanted as clean views."""
+    window_tokens: int
+    costs: CostTable
+    nearest: Callable[[frozenset[str]], Change | None]
+    """What KV conditioned on the closest of these contexts would miss; `Change.context` is its key."""
+    stashing: bool
+    """What is exact goes to the store before it is lost."""
+
+    @property
+    def stash(self) -> float:
+        """Milliseconds to copy the live KV to the store, where it is worth that."""
+        live = self.placement
+        if live is None or not self.stashing or not worth_storing(live, self.resident):
+            return 0.0
+        return self.costs.time("stash", live.chunk.length)
+
+    @property
+    def context(self) -> str:
+        return self.front.key
+
+    @property
+    def at(self) -> dict[str, int]:
+        """Where the chunk will stand, as fields of an op."""
+        return {"row": self.place.row, "position": self.place.position}
+
+    @property
+    def stands(self) -> bool:
+        """The live KV is where it has to be, in rows and in positions."""
+        live, place = self.placement, self.place
+        return live is not None and live.row == place.row and live.position == place.position
+
+    def closest(self, keys: frozenset[str]) -> tuple[str, float, str] | None:
+        """The key of the closest context that something is held for, the KL of the difference, and words.
+
+        Most chunks hold nothing, and then nothing is hashed.
+        """
+        if not keys or self.wanted.clean:
+            return None
+        if self.context in keys:
+            return self.context, self.hearsay(self.context), f"for the {count(self.front.length)} in front"
+        change = self.nearest(keys)
+        if change is None:
+            return None
+        kl = self.weight * self.costs.stale(change, self.window_tokens) + self.hearsay(change.context)
+        return change.context, kl, f"for a context like this; {difference(change)}"
+
+    def hearsay(self, key: str) -> float:
+        """KL of second hand in what is stored under a key."""
+        return self.weight * self.resident.hearsay.get(key, 0.0)
+
+    @property
+    def bare(self) -> bool:
+        """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
+        live = self.placement
+        if live is None or live.antecedents.length:
+            return False
+        return self.front.length > 0 or not live.exact
+
+    @property
+    def same(self) -> bool:
+        """The live KV has seen what it would see now."""
+        return self.change.kind == "kept" and (self.wanted.clean or not (self.bare or self.outlived))
+
+    @property
+    def outlived(self) -> bool:
+        """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
+        return self.placement is not None and self.placement.outlives(self.clean_front)
+
+    @property
+    def may_stand(self) -> bool:
+        """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
+        live = self.placement
+        return live is not None and (not (self.wanted.clean or live.clean) or self.same)
+
+    @property
+    def weight(self) -> float:
+        """Share of the window's KL that an error of this chunk makes.
+
+        Survivors' figures are those of a whole stale window, so each chunk answers for its share of tokens.
+        A chunk that was brought in, or stands bare since, is charged in full: it may be what is asked about.
+        """
+        if self.placement is None or self.bare:
+            return 1.0
+        return self.wanted.chunk.length / self.window_tokens
+
+    @property
+    def stale(self) -> float:
+        """KL of leaving the live KV as it is, for what has changed in front since it was computed."""
+        if self.same:
+            return 0.0
+        if self.bare or self.outlived:
+            return self.weight * self.costs.kl.canonical
+        return self.weight * self.costs.stale(self.change, self.window_tokens)
+
+    @property
+    def heard(self) -> float:
+        """KL of leaving the live KV as it is, for what was off in front already when it was computed."""
+        hearsay = self.placement.hearsay if self.placement else 0.0
+        return self.weight * hearsay if hearsay else 0.0
+
+    def step(
+        self, kind: type[MadeOp], timed: Timed | None, reason: str, kl: float = 0.0, **fields: Any
+    ) -> Step:
+        """A priced op for this chunk. All prefills run as one forward, and its start is charged once, where
+        the choice is made."""
+        ms = 0.0
+        if timed == "prefill":
+            ms = round(self.costs.of(timed).more(self.wanted.chunk.length, self.rows_in_front), 4)
+        elif timed:
+            ms = round(self.costs.time(timed, self.wanted.chunk.length), 4)  # nothing else attends the window
+        return Step(kind, reason, ms, round(kl, 6) if kl else 0.0, fields)
+
+    def candidate(self, *steps: Step) -> Candidate:
+        last = steps[-1]
+        ms, kl, name = last.ms, last.kl, NAMES[last.kind]
+        for step in reversed(steps[:-1]):
+            ms, kl, name = round(ms + step.ms, 4), round(kl + step.kl, 6), f"{NAMES[step.kind]}+{name}"
+        survives = steps[0].kind in (Keep, Rotate) and last.kind is not ApplyRemoval
+        price = ms if survives else ms + self.stash
+        return Candidate(steps, ms, kl, price, survives, last.kind is Prefill, name)
+
+
+def worth_storing(p: Placement, held: Resident) -> bool:
+    """Exact, and the store lacks it or has it from worse hearsay."""
+    if not p.exact:
+        return False
+    key = p.antecedents.key
+    stored = key in held.conditioned or key in held.patches
+    return not stored or held.hearsay.get(key, 0.0) > p.hearsay
+
+
+def difference(change: Change) -> str:
+    parts = [f"{count(change.lost)} left"] if change.lost else []
+    parts += [f"{count(change.gained)} came"] if change.gained else []
+    parts += ["the order changed"] if change.reordered else []
+    return ", ".join(parts)
+
+
+def count(chunks: int) -> str:
+    return f"{chunks} chunk{'' if chunks == 1 else 's'}"

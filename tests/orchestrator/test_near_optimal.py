@@ -1,0 +1,104 @@
+"""Balanced plans against every combination of candidates there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from random import Random
+
+import numpy as np
+from agentkv_orchestrator.candidates import candidates
+from agentkv_orchestrator.chunks import set_key
+from agentkv_orchestrator.cost import CostTable
+from agentkv_orchestrator.diff import Wanted
+from agentkv_orchestrator.layout import lay_out
+from agentkv_orchestrator.plan import Stash
+from agentkv_orchestrator.planner import _sites, after, make_plan
+from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.residency import FrozenResidency, Resident
+from agentkv_orchestrator.site import Candidate
+from agentkv_orchestrator.window import Frame, WindowGraph
+
+from tests.strategies import COSTS, chunk
+
+CASES = 2000
+CHUNKS = 12
+COMBINATIONS = 2**12
+WORST = 0.03
+FRAME, ROWS = Frame(start=0, capacity=8192), 8192
+NOTHING = FrozenResidency()
+EXACT = Policy(name="exact")
+
+
+def least(options: Sequence[Sequence[Candidate]], budget: float, start: float) -> float:
+    """The least price of all combinations with a KL within the budget, by adding up each of them."""
+    price, kl, computes = np.zeros(1), np.zeros(1), np.zeros(1, dtype=bool)
+    for group in options:
+        price = np.add.outer(price, [c.price for c in group]).reshape(-1)
+        kl = np.add.outer(kl, [c.kl for c in group]).reshape(-1)
+        computes = np.logical_or.outer(computes, [c.computes for c in group]).reshape(-1)
+    return float((price + start * computes)[kl <= budget + 1e-9].min())
+
+
+def edited(random: Random, live: list[Wanted]) -> list[Wanted]:
+    """A few chunks leave, swap places or come."""
+    wanted = [w for w in live if random.random() > 0.15]
+    for _ in range(random.randrange(3)):
+        if len(wanted) > 1:
+            wanted.insert(random.randrange(len(wanted)), wanted.pop(random.randrange(len(wanted))))
+    while len(wanted) < CHUNKS and random.random() < 0.5:
+        name = f"new{len(wanted)}"
+        fresh = Wanted(uid=100 + len(wanted), chunk=chunk(name, random.randint(8, 300)))
+        wanted.insert(random.randint(0, len(wanted)), fresh)
+    return wanted
+
+
+def stored(random: Random, wanted: Sequence[Wanted]) -> FrozenResidency:
+    """What a store might hold of each chunk: nothing, or some way to bring it back."""
+    residents, front = {}, list[str]()
+    for w in wanted:
+        residents[w.chunk.id] = Resident(
+            tokens=w.chunk.length,
+            canonical=random.random() < 0.7,
+            orbits=frozenset({set_key(front)} if random.random() < 0.5 else ()),
+            hearsay={set_key(front): random.choice((0.0, 0.004))},
+        )
+        front.append(w.chunk.id)
+    return FrozenResidency(residents)
+
+
+def gap(random: Random) -> float | None:
+    """By which share a plan takes longer than the best one; None where there are too many to try."""
+    costs = random.choice((COSTS, CostTable.shipped()))
+    live = [
+        Wanted(uid=i, chunk=chunk(f"c{i}", random.randint(8, 300))) for i in range(random.randint(2, CHUNKS))
+    ]
+    first = make_plan(WindowGraph(), live, NOTHING, costs, EXACT, FRAME, ROWS)
+    graph, wanted = after(WindowGraph(), first, live, NOTHING), edited(random, live)
+    held = stored(random, wanted)
+    policy = Policy(kl_budget=10 ** random.uniform(-3, -0.5), stash=random.random() < 0.5)
+    plan = make_plan(graph, wanted, held, costs, policy, FRAME, ROWS)
+    assert plan.predicted_kl <= policy.kl_budget + 1e-9
+    options = [
+        candidates(site)
+        for site in _sites(graph, wanted, held, costs, lay_out(graph, wanted, FRAME, ROWS), policy)
+    ]
+    if prod(map(len, options)) > COMBINATIONS:
+        return None
+    asked = {w.uid for w in wanted}
+    leaving = sum(op.ms for op in plan.ops if isinstance(op, Stash) and op.uid not in asked)
+    best = least(options, policy.kl_budget, costs.ms["prefill"].base) + leaving
+    assert plan.predicted_ms >= best - 1e-3 * len(options)  # figures are rounded
+    return plan.predicted_ms / best - 1 if best else float(plan.predicted_ms > 0)
+
+
+def test_a_balanced_plan_takes_no_longer_than_the_best_one() -> None:
+    random, gaps = Random(1), list[float]()
+    while len(gaps) < CASES:
+        found = gap(random)
+        if found is not None:
+            gaps.append(found)
+    ranks = {f"{q}%": f"{np.quantile(gaps, q / 100):.2%}" for q in (50, 90, 99, 99.9)}
+    message = f"worst gap {max(gaps):.2%} of {CASES} cases, quantiles {ranks}"
+    print(message)
+    assert max(gaps) <= WORST, message
