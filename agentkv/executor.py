@@ -83,7 +83,9 @@ class Executor:
         """
         outcome, now = Outcome(), time.perf_counter()
         # Everything is in hand before the store takes more in: what it makes room for may be what is wanted.
-        writes = self._writes(plan.ops, self._canonicals(plan.ops))
+        formed = self._canonicals(plan.ops)
+        writes = self._writes(plan.ops, formed)
+        self._put(formed)
         now = outcome.lap("load", now)
         self._fill_store(plan.ops, kv, notes)
         now = outcome.lap("stash", now)
@@ -117,7 +119,7 @@ class Executor:
 
         Raises NothingStored when what it starts from is gone.
         """
-        self._canonicals([op])
+        self._put(self._canonicals([op]))
         self._fill_store([op], kv, {})
 
     def _canonicals(self, ops: Sequence[Op]) -> dict[Key, KVBlock]:
@@ -127,8 +129,11 @@ class Executor:
             if isinstance(op, FormCanonical):
                 key = Key("canonical", op.chunk)
                 formed[key] = self.backend.canonical(*self.tokens_of(op.chunk))
-                self.store.put(key, formed[key])
         return formed
+
+    def _put(self, formed: dict[Key, KVBlock]) -> None:
+        for key, block in formed.items():
+            self.store.put(key, block)
 
     def _fill_store(self, ops: Sequence[Op], kv: WindowKV, notes: Mapping[int, Note]) -> None:
         """What these ops store is right whatever happens to the rest of the plan."""
