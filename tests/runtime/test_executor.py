@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agentkv_orchestrator.policy import Policy
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentkv import Window
@@ -136,6 +136,11 @@ def test_committing_in_between_changes_no_token(script: list[Edit], policy: Poli
 
 @settings(max_examples=60, deadline=None)
 @given(script=scripts(EVERY), policy=POLICIES, budget=st.integers(1, 4000))
+@example(  # two canonicals that push each other out
+    script=[("append", 4, 0), ("learn", 0, 0), ("evict", 0, 0), ("recall", 0, 0), ("clean", 0, 1)],
+    policy=Policy(name="exact", kl_budget=0.0, stash=False),
+    budget=1320,
+)
 def test_a_store_too_small_for_everything_costs_time_and_nothing_else(
     script: list[Edit], policy: Policy, budget: int
 ) -> None:
