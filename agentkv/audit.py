@@ -66,12 +66,10 @@ def audit(window: Window, question: Handle | None, new_tokens: int, attribute: b
     """See `Window.audit`. Raises InvalidInput when nothing stands in front of the question."""
     engine, kv = window.engine, window.kv
     first, last, kind = _span(window, question)
-    runs = [*window.runs(upto=last)]
+    runs = window.runs(upto=last)
     head = engine.template.marks("assistant").head if kind != "assistant" else ""
     if len(ids := marker_ids(engine.tokenizer, head)):
-        position = next((p.position for p in window.graph.placements if p.row == last), None)
-        position = window.graph.placements[-1].position_stop if position is None else position
-        runs.append(Run(last - kv.start, ids, position - int(kv.positions[kv.start])))
+        runs.append(Run(runs[-1].stop, ids, runs[-1].position_stop))
     asked = [_moved(run, kv) for run in runs if run.row >= first - kv.start]
     end, keep = runs[-1].stop, sum(len(run.ids) for run in asked)
     since = time.perf_counter()
@@ -85,7 +83,7 @@ def audit(window: Window, question: Handle | None, new_tokens: int, attribute: b
     window_ms = (time.perf_counter() - since) * 1e3
     kl = divergence(truth, found)
     behind = Run(end, [], runs[-1].position_stop)
-    new_tokens = min(new_tokens, engine.layout.max_positions - max(end, behind.position or 0))
+    new_tokens = min(new_tokens, engine.layout.max_positions - max(end, behind.first))
     agreement = _agreement(window, Overlay(exact, end), behind, truth, seen, found, new_tokens)
     blame = _blame(window, exact, asked, first, truth, float(kl.mean())) if attribute else ()
     return Audit(float(kl.mean()), tuple(kl.tolist()), agreement, end, reprefill_ms, window_ms, blame)
@@ -93,7 +91,7 @@ def audit(window: Window, question: Handle | None, new_tokens: int, attribute: b
 
 def _moved(run: Run, kv: WindowKV) -> Run:
     """A run of `Window.runs`, which starts at 0, where the window has it."""
-    return replace(run, row=run.row + kv.start, position=(run.position or 0) + int(kv.positions[kv.start]))
+    return replace(run, row=run.row + kv.start, position=run.first + int(kv.positions[kv.start]))
 
 
 def _span(window: Window, question: Handle | None) -> tuple[int, int, str]:
@@ -121,7 +119,7 @@ def _agreement(
         token = int(truth[-1].argmax())
         if token != int(found[-1].argmax()):
             return said / count
-        step = Run(behind.row + said, [token], (behind.position or 0) + said)
+        step = Run(behind.row + said, [token], behind.first + said)
         truth = run([step], exact, keep=1)
         found = run([_moved(step, window.kv)], seen, keep=1)
     return 1.0

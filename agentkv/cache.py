@@ -140,16 +140,19 @@ class Run:
         return self.row + len(self.ids)
 
     @property
+    def first(self) -> int:
+        """Position id of the first token."""
+        return self.row if self.position is None else self.position
+
+    @property
     def position_stop(self) -> int:
         """Position id of whatever follows: an image may end before its last row's time axis says so."""
-        first = self.row if self.position is None else self.position
-        return first + (len(self.ids) if self.media is None else self.media.span)
+        return self.first + (len(self.ids) if self.media is None else self.media.span)
 
     def positions(self, axes: int = 1) -> Tensor:
         """int64 ``[axes, T]``: where each token stands, on each axis of the model's positions."""
-        first = self.row if self.position is None else self.position
         offsets = torch.arange(len(self.ids))[None] if self.media is None else self.media.offsets
-        return (offsets[:axes] + first).expand(axes, -1)
+        return (offsets[:axes] + self.first).expand(axes, -1)
 
 
 class LiveCache(Cache):

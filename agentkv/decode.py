@@ -160,8 +160,10 @@ class _Decoding:
     def _sayable(self, logits: Tensor) -> Tensor:
         """Without the tokens that stand for images: an answer shows none, and the next forward would look for
         it."""
-        hidden = torch.tensor(self.engine.tower.placeholder_ids, dtype=torch.int64, device=logits.device)
-        return logits.index_fill(-1, hidden, -torch.inf) if len(hidden) else logits
+        hidden = self.engine.tower.placeholder_ids
+        if not hidden:
+            return logits
+        return logits.index_fill(-1, torch.tensor(hidden, device=logits.device), -torch.inf)
 
     def _feed(self, tokens: list[int]) -> Tensor:
         self.window.require_open()

@@ -19,7 +19,7 @@ import numpy as np
 from agentkv_orchestrator.check import check
 from agentkv_orchestrator.errors import CapacityError
 from agentkv_orchestrator.explain import explain
-from agentkv_orchestrator.plan import Plan
+from agentkv_orchestrator.plan import Plan, Stash
 from agentkv_orchestrator.planner import after, make_plan, plan_settle
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import Context, FrozenResidency
@@ -130,7 +130,7 @@ class Window(Edits):
             check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
             planning = (time.perf_counter() - since) * 1e3
             try:
-                outcome = self.engine.executor.execute(plan, self.kv, keep, self._notes())
+                outcome = self.engine.executor.execute(plan, self.kv, keep, self._notes(plan))
             except NothingStored:  # the store dropped something between the plan and now
                 if attempts == REPLANS:
                     raise
@@ -144,11 +144,13 @@ class Window(Edits):
         chunks |= {p.chunk.id: p.chunk.length for p in self.graph.placements}
         return residency(self.engine.store, chunks)
 
-    def _notes(self) -> dict[int, Note]:
-        """By uid, what a stash of a placement has to say of itself."""
+    def _notes(self, plan: Plan) -> dict[int, Note]:
+        """By uid, what to keep beside the KV that ``plan`` stashes."""
+        stashed = (self.graph.get(op.uid) for op in plan.ops if isinstance(op, Stash))
         return {
             p.uid: Note(p.hearsay, Context(chunks=p.antecedents, tokens=p.antecedent_tokens))
-            for p in self.graph.placements
+            for p in stashed
+            if p is not None
         }
 
     def error_in_front(self, row: int) -> float:
@@ -273,12 +275,11 @@ class Window(Edits):
 
         upto: stop in front of this row of the window.
         """
-        first = self.graph.placements[0] if self.graph.placements else None
-        found = []
+        frame, found = self._frame(), []
         for p in self.graph.placements:
-            if first and (upto is None or p.row < upto):
+            if upto is None or p.row < upto:
                 ids, media = self.engine.tokens(p.chunk.id)
-                found.append(Run(p.row - first.row, ids, p.position - first.position, media))
+                found.append(Run(p.row - frame.start, ids, p.position - frame.position, media))
         return found
 
     def close(self) -> None:

@@ -43,15 +43,13 @@ def make_plan(
     frame: Frame,
     max_rows: int,
     headroom: int = 0,
-    frame_moves: bool = True,
 ) -> Plan:
     """The plan that turns `graph`, standing in `frame`, into `wanted` with `headroom` free rows behind it.
 
-    frame_moves=False keeps the start row where it is, for models whose queries depend on absolute positions.
     Raises WindowError for a wanted window that contradicts itself or the live one, CapacityError when it does
     not fit, PlanError when the cost table lacks an op.
     """
-    layout = lay_out(graph, wanted, frame, max_rows, headroom, frame_moves and policy.name != "exact")
+    layout = lay_out(graph, wanted, frame, max_rows, headroom, policy.name != "exact")
     sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
     start = costs.of("prefill").base
