@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 FAILED, INTERRUPTED = 2, 130
 """Exit codes: an error that was told in one message; Ctrl-C, as a shell reports it."""
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR_OR_ID",
+        help="A model directory or hub id (default: SmolLM2-135M-Instruct, which comes with agentkv).",
+        show_default=False,
+    ),
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).", show_default=False)
+]
+
 app = typer.Typer(
     name="agentkv",
     help="Agent memory that lives in the KV cache: edit the window instead of prefilling it again.",
@@ -56,14 +68,7 @@ def demo(
         Path | None,
         typer.Option("--plot", metavar="PATH", help="Draw the window over the day: a .png or .svg file."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR_OR_ID",
-            help="A model directory or hub id (default: SmolLM2-135M-Instruct, which comes with agentkv).",
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelOption = None,
     policy: Annotated[
         PolicyName,
         typer.Option(
@@ -72,9 +77,7 @@ def demo(
         ),
     ] = "balanced",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter documents and answers.")] = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).", show_default=False)
-    ] = None,
+    threads: ThreadsOption = None,
 ) -> None:
     """Play a day of an agent over real documents.
 
@@ -92,14 +95,7 @@ def demo(
 
 @app.command()
 def diagnose(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR_OR_ID",
-            help="A model directory or hub id (default: SmolLM2-135M-Instruct, which comes with agentkv).",
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelOption = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -113,9 +109,7 @@ def diagnose(
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 128,
     chunks: Annotated[int, typer.Option(min=3, help="Chunks of a window.")] = 5,
     seed: Annotated[int, typer.Option(help="Decides which pieces of text stand in which window.")] = 0,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).", show_default=False)
-    ] = None,
+    threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="Where the model runs, as torch calls it.")] = "cpu",
     out: Annotated[
         Path | None,

@@ -4,17 +4,13 @@ python -m bench.models.mha                   # prints the directory of Qwen2.5-0
 python -m bench.models.mha --prove           # losses before and after, to bench/results
 """
 
-import argparse
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from bench.models import proof, qwen_coder
-from bench.models.wheels import built
 
 NAME = "qwen2.5-coder-0.5b-instruct-mha"
 RESULT = Path("bench/results/mha_conversion.json")
@@ -41,13 +37,7 @@ def _repeat(rows: Tensor, groups: int, times: int) -> Tensor:
 
 def ensure() -> Path:
     """The directory of the converted model (2.6 GB, fp32), made on the first call."""
-
-    def build(target: Path) -> None:
-        source = qwen_coder.ensure()
-        convert(Qwen2ForCausalLM.from_pretrained(source, dtype=torch.float32)).save_pretrained(target)
-        AutoTokenizer.from_pretrained(source).save_pretrained(target)
-
-    return built(NAME, build)
+    return qwen_coder.converted(NAME, convert)
 
 
 def prove() -> Iterator[proof.Row]:
@@ -60,11 +50,4 @@ def prove() -> Iterator[proof.Row]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prove", action="store_true", help=f"measure the conversion, write {RESULT}")
-    arguments = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    torch.set_num_threads(1)
-    print(ensure())
-    if arguments.prove:
-        proof.save(prove(), RESULT)
+    proof.main(__doc__.splitlines()[0], ensure, prove, RESULT)

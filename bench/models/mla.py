@@ -17,8 +17,6 @@ DeepSeek's attention scales by its own query width, so the queries carry the rat
     python -m bench.models.mla --prove           # losses before and after, to bench/results
 """
 
-import argparse
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ from transformers import (
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RotaryEmbedding
 
 from bench.models import proof, qwen_coder
-from bench.models.wheels import built
 
 NAME = "qwen2.5-coder-0.5b-instruct-mla"
 SLOW_PAIRS = 12
@@ -207,13 +204,7 @@ def _selection(split: Split) -> Tensor:
 
 def ensure() -> Path:
     """The directory of the converted model (2.5 GB, fp32), made on the first call."""
-
-    def build(target: Path) -> None:
-        source = qwen_coder.ensure()
-        convert(Qwen2ForCausalLM.from_pretrained(source, dtype=torch.float32)).save_pretrained(target)
-        AutoTokenizer.from_pretrained(source).save_pretrained(target)
-
-    return built(NAME, build)
+    return qwen_coder.converted(NAME, convert)
 
 
 def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, Any]:
@@ -237,11 +228,4 @@ def prove() -> Iterator[proof.Row]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prove", action="store_true", help=f"measure the conversion, write {RESULT}")
-    arguments = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    torch.set_num_threads(1)
-    print(ensure())
-    if arguments.prove:
-        proof.save(prove(), RESULT)
+    proof.main(__doc__.splitlines()[0], ensure, prove, RESULT)

