@@ -24,6 +24,7 @@ from agentkv.executor import Executor
 from agentkv.forward import Runner
 from agentkv.inputs import Ids, template_of
 from agentkv.media import Media, Tokens
+from agentkv.mending import Estimator
 from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
 from agentkv.store.base import Store, residency
@@ -48,6 +49,7 @@ class Engine:
         store: Store | None = None,
         costs: CostTable | None = None,
         vision: VisionAdapter | None = None,
+        estimator: Estimator | None = None,
     ) -> None:
         self.loaded, self.config = loaded, config
         self.tokenizer, self.layout = loaded.tokenizer, loaded.layout
@@ -68,7 +70,7 @@ class Engine:
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
-        self.executor = Executor(self.backend, self.store, self.tokens)
+        self.executor = Executor(self.backend, self.store, self.tokens, estimator)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
         self._windows: WeakSet[Window] = WeakSet()  # a fork that nobody holds is gone
@@ -84,16 +86,18 @@ class Engine:
         store: Store | None = None,
         costs: CostTable | None = None,
         vision: VisionAdapter | None = None,
+        estimator: Estimator | None = None,
         **settings: Any,
     ) -> Engine:
         """An engine over a local model directory, a hub id, or (None) the embedded SmolLM2-135M-Instruct.
 
-        vision: an image encoder for a text-only model. settings: fields of `EngineConfig`. Raises
+        vision: an image encoder for a text-only model. estimator: of patches, for a cost table that knows
+        what it leaves (`agentkv.mending`). settings: fields of `EngineConfig`. Raises
         ModelNotFound, UnsupportedModel, and pydantic's ValidationError for an unknown setting.
         """
         config = EngineConfig(**settings)
         path = embedded.ensure() if path_or_hub_id is None else path_or_hub_id
-        return cls(hf.load(path, dtype=dtype, device=device), config, store, costs, vision)
+        return cls(hf.load(path, dtype=dtype, device=device), config, store, costs, vision, estimator)
 
     @classmethod
     def from_model(
@@ -105,6 +109,7 @@ class Engine:
         store: Store | None = None,
         costs: CostTable | None = None,
         vision: VisionAdapter | None = None,
+        estimator: Estimator | None = None,
         **settings: Any,
     ) -> Engine:
         """An engine over a transformers model that is loaded already. The model is used, never changed.
@@ -112,7 +117,7 @@ class Engine:
         processor: the model's own, for images. vision: an image encoder for a text-only model.
         """
         loaded = hf.wrap(model, tokenizer, processor=processor)
-        return cls(loaded, EngineConfig(**settings), store, costs, vision)
+        return cls(loaded, EngineConfig(**settings), store, costs, vision, estimator)
 
     def window(self, policy: str | Policy = "balanced", max_tokens: int | None = None) -> Window:
         """An empty window. policy: exact | balanced | fast, or a Policy. max_tokens: its length at most

@@ -7,9 +7,10 @@ failure at any later step puts the window back bit by bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from agentkv_orchestrator.plan import (
@@ -20,10 +21,13 @@ from agentkv_orchestrator.plan import (
     FormPatch,
     Keep,
     Load,
+    Mending,
     Op,
     PlaceCanonical,
+    Placing,
     Plan,
     Prefill,
+    Repair,
     Rotate,
     Stash,
 )
@@ -31,10 +35,11 @@ from agentkv_orchestrator.residency import removal_key
 from torch import Tensor
 
 from agentkv.backends.base import Backend
-from agentkv.cache import Run, WindowKV
+from agentkv.cache import WindowKV
 from agentkv.errors import FingerprintMismatch, NothingStored
 from agentkv.kv import KVBlock
 from agentkv.media import Tokens
+from agentkv.mending import Estimator, Mender, run_of
 from agentkv.patches import Patch
 from agentkv.store.base import Entry, Key, Note, Store
 
@@ -69,8 +74,15 @@ class Write:
 class Executor:
     """Executes plans over one backend and one store. ``tokens_of`` gives what a chunk's id stands for."""
 
-    def __init__(self, backend: Backend, store: Store, tokens_of: Callable[[str], Tokens]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        tokens_of: Callable[[str], Tokens],
+        estimator: Estimator | None = None,
+    ) -> None:
         self.backend, self.store, self.tokens_of = backend, store, tokens_of
+        self.mender = Mender(backend, tokens_of, estimator)
 
     def execute(
         self, plan: Plan, kv: WindowKV, keep: int = 0, notes: Mapping[int, Note] = MappingProxyType({})
@@ -98,13 +110,15 @@ class Executor:
         kv.own()
         kv.grow(plan.frame.capacity)
         before = (kv.start, kv.end)
-        saved = self._save(kv, writes, prefills)
+        mending = list(_mending(plan.ops))
+        touched: list[Prefill | _Rows] = [*prefills, *(_Rows(row, op.tokens) for op, row, _ in mending)]
+        saved = self._save(kv, writes, touched)
         try:
             now = outcome.lap("save", now)
             self._write(kv, writes, saved)
             now = outcome.lap("edit", now)
             kv.start, kv.end = plan.frame.start, plan.frame.start + _tokens(plan.ops)
-            outcome.logits = self._prefill(kv, prefills, keep)
+            outcome.logits = self._compute(kv, mending, prefills, keep)
             outcome.lap("prefill", now)
             self._keep_sources(kv, plan, writes)
         except BaseException:
@@ -205,10 +219,12 @@ class Executor:
             raise FingerprintMismatch(got="KV under a patch's key", expected="a patch", do="clear the store")
         return entry
 
-    def _save(self, kv: WindowKV, writes: list[Write], prefills: list[Prefill]) -> list[tuple[int, KVBlock]]:
+    def _save(
+        self, kv: WindowKV, writes: list[Write], touched: Sequence[Prefill | _Rows]
+    ) -> list[tuple[int, KVBlock]]:
         """Copies of the live rows that will be read from or written to, as few runs as possible."""
         spans = [(w.row, w.row + w.tokens) for w in writes]
-        spans += [(p.row, p.row + p.tokens) for p in prefills]
+        spans += [(t.row, t.row + t.tokens) for t in touched]
         spans = [(max(a, kv.start), min(b, kv.end)) for a, b in spans]
         spans += [(w.live, w.live + w.tokens) for w in writes if w.live is not None]
         return [(a, self.backend.read(kv, a, b)) for a, b in _merged(spans)]
@@ -228,7 +244,7 @@ class Executor:
         often.
         """
         stood = {op.uid for op in plan.ops if isinstance(op, Keep | Rotate)}
-        stood -= {op.uid for op in plan.ops if isinstance(op, ApplyRemoval)}
+        stood -= {op.uid for op in plan.ops if isinstance(op, ApplyRemoval | Repair)}
         kv.sources = {uid: block for uid, block in kv.sources.items() if uid in stood}
         if kv.dtype not in (torch.bfloat16, torch.float16):
             return
@@ -236,13 +252,32 @@ class Executor:
         if sum(w.tokens for w in moved) <= (kv.end - kv.start) // 2:
             kv.sources |= {w.uid: w.block.clone() for w in moved if w.block and w.uid not in kv.sources}
 
-    def _prefill(self, kv: WindowKV, prefills: list[Prefill], keep: int) -> Tensor | None:
-        """All chunks to compute go through the model in one forward."""
-        runs = []
-        for op in sorted(prefills, key=lambda p: p.row):
-            ids, media = self.tokens_of(op.chunk)
-            runs.append(Run(op.row, ids, op.position, media))
+    def _compute(
+        self,
+        kv: WindowKV,
+        mending: Sequence[tuple[Mending, int, int]],
+        prefills: Sequence[Prefill],
+        keep: int,
+    ) -> Tensor | None:
+        """All chunks to compute go through the model in one forward, unless rows that they see are mended."""
+        runs = [run_of(op, self.tokens_of, op.row, op.position) for op in prefills]
+        runs.sort(key=lambda run: run.row)
+        if mending:
+            return self.mender.run(kv, mending, runs, keep)
         return self.backend.prefill(kv, runs, keep) if runs else None
+
+
+class _Rows(NamedTuple):
+    row: int
+    tokens: int
+
+
+def _mending(ops: Sequence[Op]) -> Iterator[tuple[Mending, int, int]]:
+    """Ops that mend a chunk, with the row and position where it stands by then."""
+    places = {op.uid: (op.row, op.position) for op in ops if isinstance(op, Placing)}
+    for op in ops:
+        if isinstance(op, Mending):
+            yield op, *places[op.uid]
 
 
 def _write(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from agentkv_orchestrator.chunks import Chunk, Ids
-from agentkv_orchestrator.cost import KL, CostTable, Point, Time
+from agentkv_orchestrator.cost import KL, CostTable, Mended, Point, Time
 from agentkv_orchestrator.policy import Policy
 from hypothesis import strategies as st
 
@@ -36,6 +36,17 @@ COSTS = CostTable(
         removal=0.15,
     ),
 )
+MENDING = COSTS.model_copy(
+    update={
+        "kl": COSTS.kl.model_copy(
+            update={
+                "repair": Mended(share=0.25, leaves=0.5),
+                "estimated": Mended(share=0.25, leaves=0.2),
+            }
+        )
+    }
+)
+"""The same, where it is known what computing some rows of a chunk does."""
 
 
 def chunk(name: str, length: int, span: int | None = None) -> Chunk:

@@ -6,5 +6,6 @@ to all rows or to the last few; both stand on `partial`.
 
 from agentkv.attention.interface import NAME, attention_function, seeing
 from agentkv.attention.runs import Rule, Span, attend_runs
+from agentkv.attention.watch import Watch, watched
 
-__all__ = ["NAME", "Rule", "Span", "attend_runs", "attention_function", "seeing"]
+__all__ = ["NAME", "Rule", "Span", "Watch", "attend_runs", "attention_function", "seeing", "watched"]

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from agentkv.attention.runs import Rule, Span, attend_runs
+from agentkv.attention.watch import watching
 from agentkv.errors import Busy, UnsupportedModel
 
 NAME = "agentkv"
@@ -74,4 +75,6 @@ def attention_function(
         )
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     rule = Rule(scale, sliding_window, softcap, s_aux)
+    if watch := watching():
+        watch.see(query, key, rule)
     return attend_runs(query, key, value, rule, runs).transpose(1, 2), None

@@ -48,6 +48,10 @@ class Backend(Protocol):
         ``keep`` tokens."""
         ...
 
+    def ask(self, kv: WindowKV, runs: Sequence[Run]) -> Tensor:
+        """As `prefill`; returns how much the last run attends every live row, fp32 or fp64 ``[rows]``."""
+        ...
+
     def canonical(self, ids: Ids, media: Media | None = None) -> KVBlock:
         """KV(B|∅): one forward of the chunk behind the engine's fixed sink alone."""
         ...

@@ -71,6 +71,11 @@ class RecordingBackend:
         seen = kv.slots[0][0, kv.start : kv.start + end, 0, 0].cumsum(0)[-tokens:]
         return torch.nn.functional.one_hot(seen[tokens - keep :] % VOCABULARY, VOCABULARY).float()
 
+    def ask(self, kv: WindowKV, runs: Sequence[Run]) -> Tensor:
+        """As `prefill`; later rows are attended more."""
+        self.prefill(kv, runs, keep=0)
+        return torch.arange(runs[-1].stop - kv.start).float()
+
     def canonical(self, ids: Ids, media: Media | None = None) -> KVBlock:
         self.calls.append(("canonical", 0, len(ids)))
         return KVBlock((torch.tensor(ids).reshape(1, -1, 1, 1),), torch.arange(len(ids)))

@@ -9,6 +9,7 @@ import torch
 from agentkv_kernels.registry import pick
 from torch import Tensor
 
+from agentkv.attention import watched
 from agentkv.cache import Run, WindowKV
 from agentkv.forward import Runner
 from agentkv.inputs import Ids
@@ -16,6 +17,9 @@ from agentkv.kv import KVBlock
 from agentkv.layout import Layout
 from agentkv.media import Media
 from agentkv.patches import Patch, Recipe, deficit, turned
+
+WATCHED = 64
+"""Tokens at the end of a question whose attention says which rows matter to it."""
 
 
 class TorchBackend:
@@ -62,6 +66,11 @@ class TorchBackend:
 
     def prefill(self, kv: WindowKV, runs: Sequence[Run], keep: int) -> Tensor:
         return self.runner.run(runs, kv.live(), keep)
+
+    def ask(self, kv: WindowKV, runs: Sequence[Run]) -> Tensor:
+        with watched(min(len(runs[-1].ids), WATCHED)) as watch:
+            self.prefill(kv, runs, keep=0)
+        return watch.attention
 
     def canonical(self, ids: Ids, media: Media | None = None) -> KVBlock:
         first = len(self.sink)

@@ -4,17 +4,20 @@ A rule looks at a Site and answers with a Candidate or None. None of them choose
 """
 
 from collections.abc import Callable
+from math import ceil
 
 from .chunks import set_key
 from .plan import (
     ApplyOrbit,
     ApplyPatch,
     ApplyRemoval,
+    EstimatePatch,
     FormCanonical,
     Keep,
     Load,
     PlaceCanonical,
     Prefill,
+    Repair,
     Rotate,
 )
 from .residency import removal_key
@@ -106,6 +109,33 @@ def canonical(site: Site) -> Candidate | None:
     return site.candidate(_placed(site, reason, site.costs.kl.canonical))
 
 
+def estimated(site: Site) -> Candidate | None:
+    """Canonical, and a patch that is estimated from a few rows computed in context."""
+    known = site.costs.kl.estimated
+    if known is None or not site.resident.canonical or site.wanted.clean or site.wanted.chunk.media:
+        return None
+    rows = ceil(known.share * site.wanted.chunk.length)
+    left = known.leaves * site.costs.kl.canonical
+    reason = f"the canonical is stored, the patch is estimated from {rows} rows"
+    kl = site.weight * left
+    return site.candidate(
+        _placed(site, "base of the patch"), site.mend(EstimatePatch, rows, reason, kl, leaves=left)
+    )
+
+
+def repair(site: Site) -> Candidate | None:
+    """What stands, or the canonical, with the rows computed again that what is asked attends most."""
+    known = site.costs.kl.repair
+    if known is None or not site.asked or site.wanted.clean or site.wanted.chunk.media:
+        return None
+    base = keep(site) or rotate(site) or canonical(site)
+    if base is None or base.kl == 0:
+        return None
+    rows = ceil(known.share * site.wanted.chunk.length)
+    mended = site.mend(Repair, rows, f"{rows} rows are computed again", base.kl * known.leaves)
+    return site.candidate(base.steps[0]._replace(kl=0.0), mended)
+
+
 def prefill(site: Site) -> Candidate:
     """Compute the chunk where it stands. Always possible."""
     reason = f"computed behind {count(site.front.length)}" if site.front.length else "computed at the front"
@@ -121,7 +151,7 @@ def clean_view(site: Site) -> Candidate:
     return site.candidate(formed, placed)
 
 
-RULES: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, prefill)
+RULES: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, estimated, repair, prefill)
 CLEAN_RULES: tuple[Rule, ...] = (clean_view,)
 
 

@@ -24,11 +24,13 @@ from .plan import (
     FormPatch,
     Keep,
     Load,
+    Mending,
     Op,
     PlaceCanonical,
     Placing,
     Plan,
     Prefill,
+    Repair,
     Rotate,
     Stash,
 )
@@ -173,13 +175,20 @@ def _held(op: Op, held: Resident, formed: bool) -> bool:
     return True
 
 
+_BASES: dict[type, tuple[type, ...]] = {
+    ApplyRemoval: (Keep, Rotate),
+    Repair: (Keep, Rotate, Load, PlaceCanonical),
+}
+"""What an op may be applied to; anything else to a canonical."""
+
+
 def applied_to_its_base(case: Case) -> Problems:
     """A patch follows the op that put its base in place."""
-    previous = None
+    previous: Op | None = None
     for op in case.plan.ops:
         if isinstance(op, Applying):
-            bases = (Keep, Rotate) if isinstance(op, ApplyRemoval) else (PlaceCanonical,)
-            if not isinstance(previous, bases) or previous.uid != op.uid:
+            bases = _BASES.get(type(op), (PlaceCanonical,))
+            if previous is None or not isinstance(previous, bases) or previous.uid != op.uid:
                 yield (
                     f"{op.op} of uid {op.uid} on {previous.op if previous else 'nothing'}",
                     "its base right before",
@@ -240,6 +249,19 @@ def prefills_last(case: Case) -> Problems:
             yield f"{op.op} of uid {op.uid} behind the prefill of row {row}", "prefills last, in row order"
 
 
+def mends_some(case: Case) -> Problems:
+    """Rows that mend a chunk are no more than it has; a repair is for something computed behind it."""
+    asked = max((op.row for op in case.placing.values() if isinstance(op, Prefill)), default=-1)
+    for op in case.plan.ops:
+        if not isinstance(op, Mending):
+            continue
+        if op.rows > op.tokens:
+            yield f"{op.op} with {op.rows} rows of uid {op.uid}", f"at most {op.tokens}"
+        placed = case.placing.get(op.uid)
+        if isinstance(op, Repair) and placed is not None and placed.row >= asked:
+            yield f"a repair of uid {op.uid} with nothing computed behind it", "a question behind it"
+
+
 def sums_add_up(case: Case) -> Problems:
     """The totals are those of the ops, and the budget flag says what they say."""
     plan = case.plan
@@ -281,6 +303,7 @@ RULES: tuple[Rule, ...] = (
     clean_stays_clean,
     stashed_in_time,
     prefills_last,
+    mends_some,
     sums_add_up,
     policy_kept,
 )

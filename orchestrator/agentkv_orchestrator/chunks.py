@@ -55,6 +55,8 @@ class Chunk(BaseModel):
     kind: str
     length: int = Field(gt=0)
     span: int = Field(default=0, gt=0)
+    media: bool = False
+    """Its tokens stand for features of an image: they run through the model together or not at all."""
 
     @model_validator(mode="before")
     @classmethod
@@ -115,7 +117,8 @@ class ChunkTable:
             attempt += 1
             chunk_id = _hash((b"c", first.encode()), (b"n", attempt.to_bytes(8, "little")))
         length = int(tokens.size)
-        return Chunk(id=chunk_id, kind=kind, length=length, span=length if span is None else span)
+        span = length if span is None else span
+        return Chunk(id=chunk_id, kind=kind, length=length, span=span, media=bool(modality))
 
     def length(self, chunk_id: str) -> int | None:
         """Tokens of a chunk, or None for an id that was never given out here."""

@@ -28,7 +28,8 @@ Timed = Literal[
     "form_canonical",
     "form_patch",
 ]
-"""Ops that take time. Keep and Evict only keep books."""
+"""Ops that take time. Keep and Evict only keep books; rows that are computed to mend others cost what a
+prefill of them costs."""
 
 
 class _Frozen(BaseModel):
@@ -60,6 +61,13 @@ class Point(_Frozen):
     """Share of the tokens that were stale then: only those behind the edit."""
 
 
+class Mended(_Frozen):
+    """What computing a `share` of a chunk's rows leaves of its error."""
+
+    share: float = Field(gt=0, le=1)
+    leaves: float = Field(ge=0, le=1)
+
+
 def _by_share(points: tuple[Point, ...]) -> tuple[Point, ...]:
     return tuple(sorted(points, key=lambda p: (p.share, p.kl / p.affected)))
 
@@ -84,6 +92,10 @@ class KL(_Frozen):
     orbit: float = Field(ge=0)
     removal: float = Field(ge=0, le=1)
     """Share of the stale error that a removal patch leaves."""
+    repair: Mended | None = None
+    """Rows that the question attends most, computed again; None: not measured, so never planned."""
+    estimated: Mended | None = None
+    """As `repair`, with the patch on the other rows estimated; None where no estimator was measured."""
 
 
 class CostTable(_Frozen):

@@ -15,6 +15,7 @@ from .plan import (
     Placing,
     Plan,
     Prefill,
+    Repair,
     Rotate,
 )
 from .residency import Context, Residency
@@ -61,6 +62,8 @@ def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted], residency: R
         else:
             live = _written(w, op, _context(op, applied, front, residency), front, graph.revision + 1)
             changes = {"hearsay": _hearsay(w, op, applied, front, residency)}
+            if isinstance(applied, Repair):
+                changes["exact"] = False
         p = _changed(live, {**changes, "clean": w.clean, "pinned": w.pinned})
         placements.append(p)
         front = front.then(p, op, applied)
@@ -76,7 +79,8 @@ def _changed(p: Placement, changes: dict[str, object]) -> Placement:
 def _stood(
     live: Placement, op: Keep | Rotate, applied: Applying | None, front: _Front, revision: int
 ) -> dict[str, object]:
-    """KV that was kept or moved has the antecedents it had, unless a removal patch took some out."""
+    """KV that was kept or moved has the antecedents it had, unless a removal patch took some out. So it has
+    where some rows were repaired: they serve one question, and the next plan counts on none of them."""
     moved = isinstance(op, Rotate)
     if not moved and applied is None:
         same = live.antecedents == front.ids and front.untouched
@@ -91,12 +95,15 @@ def _stood(
     if isinstance(applied, ApplyRemoval):
         written |= {"antecedents": front.ids, "antecedent_tokens": front.tokens, "exact": False}
         written["hearsay"] = live.hearsay + applied.leaves
+    if isinstance(applied, Repair):
+        written["exact"] = False
     return written
 
 
 def _context(op: Placing, applied: Applying | None, front: _Front, residency: Residency) -> Context:
-    """What KV that was brought or computed has seen. A canonical without a patch has seen nothing."""
-    if isinstance(op, PlaceCanonical) and applied is None:
+    """What KV that was brought or computed has seen. A canonical without a patch has seen nothing that can be
+    counted on, whatever rows of it were repaired."""
+    if isinstance(op, PlaceCanonical) and (applied is None or isinstance(applied, Repair)):
         return Context(chunks=EMPTY, tokens=0)
     key = op.context if isinstance(op, Load) else getattr(applied, "context", "")
     stored = residency.context(key) if key and key != front.ids.key else None
@@ -113,7 +120,7 @@ def _hearsay(w: Wanted, op: Placing, applied: Applying | None, front: _Front, re
         if isinstance(op, Load)
         else getattr(applied, "context", getattr(applied, "antecedent_set", ""))
     )
-    left = applied.leaves if applied else 0.0
+    left = getattr(applied, "leaves", 0.0)
     return residency.of(w.chunk.id).hearsay.get(key, 0.0) + left
 
 

@@ -114,6 +114,22 @@ class ApplyRemoval(_Corrects):
     after: str
 
 
+class EstimatePatch(_Corrects):
+    """Compute `rows` of the chunk's rows in context, estimate the patch on the others from them, and add it
+    to the canonical just placed."""
+
+    op: Literal["estimate_patch"] = "estimate_patch"
+    rows: int = Field(gt=0)
+
+
+class Repair(_LiveOp):
+    """Compute those `rows` of the chunk's rows in context that what is asked attends most; the others stay as
+    they were just put in place."""
+
+    op: Literal["repair"] = "repair"
+    rows: int = Field(gt=0)
+
+
 class Prefill(_PlacingOp):
     """Compute the chunk behind whatever stands in front of `row` by then."""
 
@@ -150,8 +166,10 @@ class FormPatch(_StoreOp):
 
 Placing = Keep | Rotate | Load | PlaceCanonical | Prefill
 """Every wanted chunk gets exactly one of these."""
-Applying = ApplyPatch | ApplyOrbit | ApplyRemoval
+Applying = ApplyPatch | ApplyOrbit | ApplyRemoval | EstimatePatch | Repair
 """Follows the placing op of the same uid."""
+Mending = EstimatePatch | Repair
+"""Runs some rows through the model."""
 Op = Annotated[
     Placing | Applying | Stash | Evict | FormCanonical | FormPatch,
     Field(discriminator="op"),
@@ -177,16 +195,19 @@ class Plan(_Frozen):
     """Revision of the window it was made for; it is void for any other."""
 
     def tokens(self) -> dict[str, int]:
-        """Tokens reused in place, rotated, patched (anything brought from the store) and recomputed."""
+        """Tokens reused in place, rotated, patched (anything brought from the store) and recomputed; rows
+        that are computed to mend others count twice, as both."""
         groups: dict[str, tuple[type, ...]] = {
             "reused": (Keep,),
             "rotated": (Rotate,),
             "patched": (Load, PlaceCanonical),
             "recomputed": (Prefill,),
         }
-        return {
+        counts = {
             name: sum(op.tokens for op in self.ops if isinstance(op, kinds)) for name, kinds in groups.items()
         }
+        counts["recomputed"] += sum(op.rows for op in self.ops if isinstance(op, Mending))
+        return counts
 
     def to_json(self, indent: int | None = None) -> str:
         return self.model_dump_json(indent=indent)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from .candidates import candidates
-from .choose import choose, why_not
+from .choose import Starts, choose, why_not
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
 from .knapsack import over
@@ -21,6 +21,7 @@ from .plan import (
     Evict,
     FormCanonical,
     FormPatch,
+    Mending,
     Op,
     Plan,
     Prefill,
@@ -52,9 +53,9 @@ def make_plan(
     layout = lay_out(graph, wanted, frame, max_rows, headroom, policy.name != "exact")
     sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
-    start = costs.of("prefill").base
-    chosen = choose(sites, options, policy, start)
-    owed = 0.0 if any(c.computes for c in chosen) else start
+    starts = _starts(options, costs)
+    chosen = choose(sites, options, policy, starts)
+    owed = starts.besides(chosen)
     steps = [
         op
         for w, candidate, others in zip(wanted, chosen, options, strict=True)
@@ -62,7 +63,7 @@ def make_plan(
     ]
     survive = {w.uid for w, candidate in zip(wanted, chosen, strict=True) if candidate.survives}
     stashes = _stashes(graph, survive, residency, costs) if policy.stash else []
-    return _write([*stashes, *_evictions(graph, wanted), *_fused(steps, start)], layout.frame, policy, graph)
+    return _write([*stashes, *_evictions(graph, wanted), *_fused(steps, starts)], layout.frame, policy, graph)
 
 
 def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs: CostTable) -> Plan:
@@ -100,6 +101,9 @@ def _sites(
 ) -> Iterator[Site]:
     comparison = Comparison(graph, wanted)
     clean: frozenset[str] = frozenset()
+    last = wanted[-1] if wanted else None
+    asked = last is not None and not last.clean and graph.get(last.uid) is None
+    asked = asked and last is not None and residency.of(last.chunk.id).empty
     for i, (w, change) in enumerate(zip(wanted, comparison.changes(residency), strict=True)):
         place = layout.places[w.uid]
         yield Site(
@@ -115,6 +119,7 @@ def _sites(
             costs=costs,
             nearest=partial(_nearest, comparison, i, residency, costs),
             stashing=policy.stash,
+            asked=asked,
         )
         clean = clean | {w.chunk.id} if w.clean else clean
 
@@ -132,18 +137,18 @@ def _nearest(
 
 
 def _written(
-    wanted: Wanted, chosen: Candidate, options: Sequence[Candidate], policy: Policy, owed: float
+    wanted: Wanted, chosen: Candidate, options: Sequence[Candidate], policy: Policy, owed: Starts
 ) -> Iterator[Op]:
     """The chosen steps as ops; the one that places the chunk says what else there was.
 
-    owed: what a forward would cost on top, 0 if one runs.
+    owed: what is paid once and nothing in the plan pays yet.
     """
     others = [
         Alternative(
             name=other.name,
-            ms=round(other.ms + owed, 4) if owed and other.computes else other.ms,
+            ms=round(other.ms + owed.of(other), 4),
             kl=other.kl,
-            why_not=why_not(other, chosen, policy, owed),
+            why_not=why_not(other, chosen, policy, owed.of(other)),
         )
         for other in options
         if other.name != chosen.name
@@ -183,17 +188,39 @@ def _evictions(graph: WindowGraph, wanted: Sequence[Wanted]) -> Iterator[Evict]:
             yield Evict(uid=p.uid, chunk=p.chunk.id, tokens=p.chunk.length, row=p.row, reason=reason)
 
 
-def _fused(steps: Sequence[Op], start: float) -> Iterator[Op]:
+def _fused(steps: Sequence[Op], starts: Starts) -> Iterator[Op]:
     """Prefills last, since they attend what the others put in place; canonicals formed first, each once.
 
-    All prefills run as one forward; the first one pays its start.
+    All prefills run as one forward, and so do all rows that mend others; the first of each pays its start.
     """
     formed = {step.chunk: step for step in steps if type(step) is FormCanonical}
     yield from formed.values()
-    yield from (step for step in steps if type(step) not in (FormCanonical, Prefill))
-    prefills = [step for step in steps if type(step) is Prefill]
-    yield from (step.model_copy(update={"ms": round(step.ms + start, 4)}) for step in prefills[:1])
-    yield from prefills[1:]
+    prefills: list[Op] = []
+    mend, forward = starts.mend, starts.forward
+    for step in steps:
+        if isinstance(step, Mending):
+            yield _paying(step, mend)
+            mend = 0.0
+        elif type(step) is Prefill:
+            prefills.append(_paying(step, forward))
+            forward = 0.0
+        elif type(step) is not FormCanonical:
+            yield step
+    yield from prefills
+
+
+def _paying(op: Op, start: float) -> Op:
+    return op.model_copy(update={"ms": round(op.ms + start, 4)}) if start else op
+
+
+def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
+    """Rows are mended once what has to be computed anyway has run: for what is asked at the end, which runs
+    again then with all that stands behind them."""
+    forward = costs.of("prefill").base
+    if not any(c.mends for candidates in options for c in candidates):
+        return Starts(forward)
+    new = [candidates[0].ms for candidates in options if candidates[0].computes and len(candidates) == 1]
+    return Starts(forward, forward + sum(new))
 
 
 def _write(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:

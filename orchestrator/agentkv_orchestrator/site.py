@@ -12,16 +12,20 @@ from .plan import (
     Alternative,
     Applying,
     ApplyRemoval,
+    EstimatePatch,
     FormCanonical,
     Keep,
     Placing,
     Prefill,
+    Repair,
     Rotate,
 )
 from .residency import Resident
 from .window import Placement
 
 MadeOp = Placing | Applying | FormCanonical
+_MENDING: frozenset[type] = frozenset((EstimatePatch, Repair))
+_REWRITES: frozenset[type] = frozenset((ApplyRemoval, Repair))
 
 
 class Step(NamedTuple):
@@ -60,7 +64,9 @@ class Candidate(NamedTuple):
     survives: bool
     """The live KV is still there afterwards."""
     computes: bool
-    """Needs a forward."""
+    """Runs the chunk through the model, with all others that are computed."""
+    mends: bool
+    """Runs some of its rows, with all others that mend."""
     name: str
 
 
@@ -82,6 +88,8 @@ class Site(NamedTuple):
     """What KV conditioned on the closest of these contexts would miss; `Change.context` is its key."""
     stashing: bool
     """What is exact goes to the store before it is lost."""
+    asked: bool
+    """The window ends with something that has to be computed: what rows are repaired for."""
 
     @property
     def stash(self) -> float:
@@ -187,14 +195,22 @@ class Site(NamedTuple):
             ms = round(self.costs.time(timed, self.wanted.chunk.length), 4)  # nothing else attends the window
         return Step(kind, reason, ms, round(kl, 6) if kl else 0.0, fields)
 
+    def mend(
+        self, kind: type[Repair | EstimatePatch], rows: int, reason: str, kl: float, **fields: Any
+    ) -> Step:
+        """Rows of this chunk that run through the model, as a priced op; what their forward takes to start is
+        charged once, where the choice is made."""
+        ms = self.costs.of("prefill").more(rows, self.rows_in_front + self.wanted.chunk.length // 2)
+        return Step(kind, reason, round(ms, 4), round(kl, 6), {**fields, "rows": rows})
+
     def candidate(self, *steps: Step) -> Candidate:
         last = steps[-1]
         ms, kl, name = last.ms, last.kl, NAMES[last.kind]
         for step in reversed(steps[:-1]):
             ms, kl, name = round(ms + step.ms, 4), round(kl + step.kl, 6), f"{NAMES[step.kind]}+{name}"
-        survives = steps[0].kind in (Keep, Rotate) and last.kind is not ApplyRemoval
+        survives = steps[0].kind in (Keep, Rotate) and last.kind not in _REWRITES
         price = ms if survives else ms + self.stash
-        return Candidate(steps, ms, kl, price, survives, last.kind is Prefill, name)
+        return Candidate(steps, ms, kl, price, survives, last.kind is Prefill, last.kind in _MENDING, name)
 
 
 def worth_storing(p: Placement, held: Resident) -> bool:

@@ -110,6 +110,13 @@ class Machine:
             case ops.ApplyRemoval():
                 assert (op.chunk, removal_key(op.before, op.after)) in self.store.removals
                 self._amend(fronts[op.uid])
+            case ops.EstimatePatch():
+                assert op.rows <= op.tokens
+                self._amend(fronts[op.uid])
+            case ops.Repair():
+                assert op.rows <= op.tokens
+                for row in self.written:
+                    self.rows[row] = replace(self.rows[row], bits=hash(("repaired", self.rows[row].bits)))
             case ops.Prefill():
                 self.store.lengths[op.chunk] = op.tokens
                 front = [self.rows[row] for row in range(start, op.row)]

@@ -14,6 +14,7 @@ from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.window import Frame
 
 from tests.orchestrator.fake_machine import Session
+from tests.strategies import MENDING
 
 Break = Callable[[Plan], Plan]
 
@@ -85,6 +86,9 @@ BREAKS: list[tuple[str, Break]] = [
     ("stashed_in_time", one("stash", context="elsewhere")),
     ("prefills_last", reorder(lambda ops: ops[-1:] + ops[:-1])),
     ("prefills_last", reorder(lambda ops: ops[:-2] + ops[:-3:-1])),
+    ("mends_some", one("repair", rows=61)),
+    ("mends_some", one("estimate_patch", rows=61)),
+    ("mends_some", reorder(lambda ops: [op for op in ops if op.op != "prefill"])),
     ("sums_add_up", overall(predicted_ms=1.0)),
     ("sums_add_up", overall(predicted_kl=0.5)),
     ("sums_add_up", overall(over_budget=True)),
@@ -95,21 +99,24 @@ BREAKS: list[tuple[str, Break]] = [
 
 @pytest.fixture(scope="module")
 def case() -> rules.Case:
-    """One edit of [s out a b e] whose plan holds every op that make_plan knows."""
+    """One edit of [s out a b e long] whose plan holds every op that make_plan knows."""
     session = Session()
-    session.go([session.place(name, 10) for name in ("s", "out", "a", "b", "e")])
-    s, _, a, b, e = session.wanted
-    recalled = [session.place(name, 10) for name in ("orbit", "patch", "load", "new", "newer")]
-    wanted = [s, a, b.model_copy(update={"clean": True}), e, *recalled]
+    session.costs = MENDING
+    names = ("s", "out", "a", "b", "e")
+    session.go([*(session.place(name, 10) for name in names), session.place("long", 60)])
+    s, _, a, b, e, long = session.wanted
+    recalled = [session.place(name, 10) for name in ("orbit", "patch", "load")]
+    new = [session.place("bare", 60), *(session.place(name, 10) for name in ("new", "newer"))]
+    wanted = [s, a, b.model_copy(update={"clean": True}), e, long, *recalled, *new]
 
     store, ids = session.machine.store, [w.chunk.id for w in wanted]
     session.learn_removal("e", ["s", "out", "a", "b"], ids[:3])
-    session.learn_orbit("orbit", ids[:4])
-    store.canonical |= {"patch"}
-    store.patches = {("patch", context_key(ids[:5])): (), ("patch", "elsewhere"): ()}
-    store.conditioned = {("load", context_key(ids[:6])): [], ("load", "elsewhere"): []}
+    session.learn_orbit("orbit", ids[:5])
+    store.canonical |= {"patch", "bare"}
+    store.patches = {("patch", context_key(ids[:6])): (), ("patch", "elsewhere"): ()}
+    store.conditioned = {("load", context_key(ids[:7])): [], ("load", "elsewhere"): []}
     store.orbits.add(("orbit", "others"))
-    plan = session.plan(wanted, Policy(kl_budget=0.013))
+    plan = session.plan(wanted, Policy(kl_budget=0.023))
     return rules.Case(plan, session.graph, wanted, store.residency(), session.max_rows)
 
 

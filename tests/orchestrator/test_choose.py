@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 import pytest
-from agentkv_orchestrator.choose import choose
+from agentkv_orchestrator.choose import Starts, choose
 from agentkv_orchestrator.cost import Time
 from agentkv_orchestrator.knapsack import _hull, over
-from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Rotate, Stash
+from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Repair, Rotate, Stash
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.site import Candidate, Step
 from hypothesis import given, settings
@@ -26,28 +26,37 @@ chunks_options = st.lists(
 
 
 def option(ms: float, kl: float, kind: type = Keep) -> Candidate:
-    return Candidate((Step(kind, "", ms, kl, {}),), ms, kl, ms, True, kind is Prefill, kind.__name__)
+    return Candidate(
+        (Step(kind, "", ms, kl, {}),), ms, kl, ms, True, kind is Prefill, kind is Repair, kind.__name__
+    )
 
 
 @settings(max_examples=300, deadline=None)
-@given(chunks_options, st.integers(0, 60), figures)
-def test_balanced_is_the_best(shapes: list, budget: int, start: float) -> None:
+@given(chunks_options, st.integers(0, 60), figures, figures)
+def test_balanced_is_the_best(shapes: list, budget: int, start: float, mend: float) -> None:
     """Near it, that is: a choice within a thousandth of the bound is not improved."""
     options = [
-        [*(option(ms, kl) for ms, kl in rest), option(prefill, 0, Prefill)] for rest, prefill in shapes
+        [
+            *(option(ms, kl, Repair if i == 3 else Keep) for i, (ms, kl) in enumerate(rest)),
+            option(prefill, 0, Prefill),
+        ]
+        for rest, prefill in shapes
     ]
-    chosen = choose([], options, Policy(kl_budget=budget), start)
+    chosen = choose([], options, Policy(kl_budget=budget), Starts(start, mend))
     kl = sum(c.kl for c in chosen)
     assert kl <= budget
 
     def total(combination: Sequence[Candidate]) -> float:
-        return sum(c.ms for c in combination) + start * any(c.computes for c in combination)
+        once = start * any(c.computes for c in combination) + mend * any(c.mends for c in combination)
+        return sum(c.ms for c in combination) + once
 
     feasible = [combination for combination in product(*options) if sum(c.kl for c in combination) <= budget]
     assert total(chosen) <= 1.001 * min(map(total, feasible))
     # Nothing can be handed back: any cheaper candidate for one chunk would break the budget.
     for mine, candidates in zip(chosen, options, strict=True):
-        assert all(c.ms >= mine.ms or c.computes or over(kl - mine.kl + c.kl, budget) for c in candidates)
+        assert all(
+            c.ms >= mine.ms or c.computes or c.mends or over(kl - mine.kl + c.kl, budget) for c in candidates
+        )
 
 
 @given(st.lists(st.tuples(figures, figures), min_size=1, max_size=8))
@@ -66,7 +75,7 @@ def test_a_hull_buys_less_and_less_and_nothing_lies_below_it(shape: list) -> Non
 @given(chunks_options)
 def test_fast_takes_the_cheapest_of_each(shapes: list) -> None:
     options = [[*(option(ms, kl) for ms, kl in rest), option(prefill, 0)] for rest, prefill in shapes]
-    chosen = choose([], options, Policy(name="fast"), 0.0)
+    chosen = choose([], options, Policy(name="fast"), Starts(0.0))
     assert [c.ms for c in chosen] == [min(c.ms for c in candidates) for candidates in options]
 
 

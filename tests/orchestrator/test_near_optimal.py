@@ -8,18 +8,19 @@ from random import Random
 
 import numpy as np
 from agentkv_orchestrator.candidates import candidates
+from agentkv_orchestrator.choose import Starts
 from agentkv_orchestrator.chunks import set_key
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.layout import lay_out
 from agentkv_orchestrator.plan import Stash
-from agentkv_orchestrator.planner import _sites, after, make_plan
+from agentkv_orchestrator.planner import _sites, _starts, after, make_plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import FrozenResidency, Resident
 from agentkv_orchestrator.site import Candidate
 from agentkv_orchestrator.window import Frame, WindowGraph
 
-from tests.strategies import COSTS, chunk
+from tests.strategies import COSTS, MENDING, chunk
 
 CASES = 2000
 CHUNKS = 12
@@ -30,14 +31,16 @@ NOTHING = FrozenResidency()
 EXACT = Policy(name="exact")
 
 
-def least(options: Sequence[Sequence[Candidate]], budget: float, start: float) -> float:
+def least(options: Sequence[Sequence[Candidate]], budget: float, starts: Starts) -> float:
     """The least price of all combinations with a KL within the budget, by adding up each of them."""
-    price, kl, computes = np.zeros(1), np.zeros(1), np.zeros(1, dtype=bool)
+    price, kl = np.zeros(1), np.zeros(1)
+    computes, mends = np.zeros(1, dtype=bool), np.zeros(1, dtype=bool)
     for group in options:
         price = np.add.outer(price, [c.price for c in group]).reshape(-1)
         kl = np.add.outer(kl, [c.kl for c in group]).reshape(-1)
         computes = np.logical_or.outer(computes, [c.computes for c in group]).reshape(-1)
-    return float((price + start * computes)[kl <= budget + 1e-9].min())
+        mends = np.logical_or.outer(mends, [c.mends for c in group]).reshape(-1)
+    return float((price + starts.forward * computes + starts.mend * mends)[kl <= budget + 1e-9].min())
 
 
 def edited(random: Random, live: list[Wanted]) -> list[Wanted]:
@@ -69,7 +72,7 @@ def stored(random: Random, wanted: Sequence[Wanted]) -> FrozenResidency:
 
 def gap(random: Random) -> float | None:
     """By which share a plan takes longer than the best one; None where there are too many to try."""
-    costs = random.choice((COSTS, CostTable.shipped()))
+    costs = random.choice((COSTS, MENDING, CostTable.shipped()))
     live = [
         Wanted(uid=i, chunk=chunk(f"c{i}", random.randint(8, 300))) for i in range(random.randint(2, CHUNKS))
     ]
@@ -79,16 +82,14 @@ def gap(random: Random) -> float | None:
     policy = Policy(kl_budget=10 ** random.uniform(-3, -0.5), stash=random.random() < 0.5)
     plan = make_plan(graph, wanted, held, costs, policy, FRAME, ROWS)
     assert plan.predicted_kl <= policy.kl_budget + 1e-9
-    options = [
-        candidates(site)
-        for site in _sites(graph, wanted, held, costs, lay_out(graph, wanted, FRAME, ROWS), policy)
-    ]
+    sites = list(_sites(graph, wanted, held, costs, lay_out(graph, wanted, FRAME, ROWS), policy))
+    options = [candidates(site) for site in sites]
     if prod(map(len, options)) > COMBINATIONS:
         return None
     asked = {w.uid for w in wanted}
     leaving = sum(op.ms for op in plan.ops if isinstance(op, Stash) and op.uid not in asked)
-    best = least(options, policy.kl_budget, costs.ms["prefill"].base) + leaving
-    assert plan.predicted_ms >= best - 1e-3 * len(options)  # figures are rounded
+    best = least(options, policy.kl_budget, _starts(options, costs)) + leaving
+    assert plan.predicted_ms >= best - 1e-3 * (1 + len(options))  # figures are rounded
     return plan.predicted_ms / best - 1 if best else float(plan.predicted_ms > 0)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.plan import Keep, Plan, Prefill
 from agentkv_orchestrator.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.orchestrator.fake_machine import Cell, Machine, Session, canonical, computed
-from tests.strategies import chunk_lengths, edits, policies, seeds
+from tests.strategies import COSTS, MENDING, chunk_lengths, edits, policies, seeds
 
 FAST = Policy(name="fast")
 lengths = st.lists(chunk_lengths, min_size=1, max_size=7)
@@ -54,10 +55,12 @@ def play(session: Session, script: list[tuple[str, int, int]], policy: Policy) -
 
 
 @settings(max_examples=150, deadline=None)
-@given(edits, policies)
-def test_the_rows_hold_what_was_wanted(script: list, policy: Policy) -> None:
+@given(edits, policies, st.sampled_from([COSTS, MENDING]))
+def test_the_rows_hold_what_was_wanted(script: list, policy: Policy, costs: CostTable) -> None:
     """Session.go compares rows, positions and antecedents after each edit, in a buffer that has to grow."""
-    for plan in play(Session(capacity=48, max_rows=300), script, policy):
+    session = Session(capacity=48, max_rows=300)
+    session.costs = costs
+    for plan in play(session, script, policy):
         assert not plan.over_budget or policy.name == "fast"
         assert Plan.from_json(plan.to_json()) == plan
 
@@ -75,6 +78,7 @@ def test_equal_inputs_give_equal_plans(script: list, policy: Policy, more: list)
 def test_exact_gives_the_bits_of_a_prefix_cache(history: list, script: list) -> None:
     """Whatever was done before under other policies, an exact plan leaves what a fresh prefill would."""
     session = Session(max_rows=400)
+    session.costs = MENDING
     for policy, earlier in history:
         play(session, earlier, policy)
     play(session, script, Policy(name="exact"))
