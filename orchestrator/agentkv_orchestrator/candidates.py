@@ -20,7 +20,7 @@ from .plan import (
     Repair,
     Rotate,
 )
-from .residency import removal_key
+from .residency import NOTHING, removal_key
 from .site import Candidate, Site, Step, count, difference
 
 Rule = Callable[[Site], Candidate | None]
@@ -126,7 +126,7 @@ def estimated(site: Site) -> Candidate | None:
 def repair(site: Site) -> Candidate | None:
     """What stands, or the canonical, with the rows computed again that what is asked attends most."""
     known = site.costs.kl.repair
-    if known is None or not site.asked or site.wanted.clean or site.wanted.chunk.media:
+    if known is None or not site.scene.asked or site.wanted.clean or site.wanted.chunk.media:
         return None
     base = keep(site) or rotate(site) or canonical(site)
     if base is None or base.kl == 0:
@@ -151,17 +151,21 @@ def clean_view(site: Site) -> Candidate:
     return site.candidate(formed, placed)
 
 
-RULES: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, estimated, repair, prefill)
-CLEAN_RULES: tuple[Rule, ...] = (clean_view,)
+STORED: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, estimated)
+"""These start from something that the store holds."""
+OTHERS: tuple[Rule, ...] = (repair, prefill)
+CLEAN: tuple[Rule, ...] = (clean_view,)
 
 
 def candidates(site: Site) -> list[Candidate]:
     """Every way to fill the site, never none. Exact KV that stands already leaves nothing to choose."""
-    standing = keep(site)
-    if standing is not None and standing.kl == 0:
+    standing = keep(site) if site.stands else rotate(site)
+    if standing is not None and standing.kl == 0 and site.stands:
         return [standing]
-    standing = standing or rotate(site)
-    rules = CLEAN_RULES if site.wanted.clean else RULES
+    if site.wanted.clean:
+        rules = CLEAN
+    else:
+        rules = OTHERS if site.resident is NOTHING else (*STORED, *OTHERS)
     found = [made for rule in rules if (made := rule(site)) is not None]
     return found if standing is None else [standing, *found]
 

@@ -104,6 +104,8 @@ class Comparison:
         for place, w in enumerate(wanted):
             self._places[w.chunk.id].append(place)
         self._known = {EMPTY.key: _Seen()}
+        self._sums = {0: 0}
+        """By set of places: tokens of what stands there."""
 
     @property
     def tokens(self) -> int:
@@ -183,7 +185,9 @@ class Comparison:
         return found
 
     def _tokens(self, places: int) -> int:
-        return sum([self._lengths[place] for place in _bits(places)])
+        if places not in self._sums:  # what stands behind an edit has lost and gained the same
+            self._sums[places] = sum([self._lengths[place] for place in _bits(places)])
+        return self._sums[places]
 
 
 def _bits(places: int) -> Iterator[int]:

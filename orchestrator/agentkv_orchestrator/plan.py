@@ -1,11 +1,11 @@
 """A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from .policy import PolicyName
-from .window import Frame, same_unless_said
+from .window import Frame, same_as
 
 
 class _Frozen(BaseModel):
@@ -40,13 +40,8 @@ class _LiveOp(BaseOp):
 class _PlacingOp(_LiveOp):
     row: int
     """First row of the chunk once the plan has run."""
-    position: int
+    position: int = same_as("row")
     """Position id of its first token then; the same number unless images stand in front."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text_stands_at_its_row(cls, data: Any) -> Any:
-        return same_unless_said(data, "position", "row")
 
 
 class _Corrects(_LiveOp):
@@ -71,12 +66,7 @@ class Rotate(_PlacingOp):
 
     op: Literal["rotate"] = "rotate"
     from_row: int
-    from_position: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text_stood_at_its_row(cls, data: Any) -> Any:
-        return same_unless_said(data, "from_position", "from_row")
+    from_position: int = same_as("from_row")
 
 
 class Load(_PlacingOp):

@@ -29,7 +29,7 @@ from .plan import (
 )
 from .policy import Policy
 from .residency import Residency
-from .site import Candidate, Site, worth_storing
+from .site import Candidate, Scene, Site, worth_storing
 from .window import Frame, WindowGraph
 
 __all__ = ["after", "make_plan", "plan_settle"]
@@ -100,32 +100,30 @@ def _sites(
     policy: Policy,
 ) -> Iterator[Site]:
     comparison = Comparison(graph, wanted)
+    scene = Scene(
+        costs,
+        comparison.tokens,
+        partial(_nearest, comparison, residency, costs),
+        policy.stash,
+        _asked(wanted, graph, residency),
+    )
     clean: frozenset[str] = frozenset()
-    last = wanted[-1] if wanted else None
-    asked = last is not None and not last.clean and graph.get(last.uid) is None
-    asked = asked and last is not None and residency.of(last.chunk.id).empty
+    places, first = layout.places, layout.frame.start
     for i, (w, change) in enumerate(zip(wanted, comparison.changes(residency), strict=True)):
-        place = layout.places[w.uid]
-        yield Site(
-            wanted=w,
-            change=change,
-            placement=comparison.live[i],
-            resident=residency.of(w.chunk.id),
-            place=place,
-            rows_in_front=place.row - layout.frame.start,
-            front=comparison.fronts[i],
-            clean_front=clean,
-            window_tokens=comparison.tokens,
-            costs=costs,
-            nearest=partial(_nearest, comparison, i, residency, costs),
-            stashing=policy.stash,
-            asked=asked,
-        )
+        place, resident = places[w.uid], residency.of(w.chunk.id)
+        live, front = comparison.live[i], comparison.fronts[i]
+        yield Site(scene, i, w, change, live, resident, place, place.row - first, front, clean)
         clean = clean | {w.chunk.id} if w.clean else clean
 
 
+def _asked(wanted: Sequence[Wanted], graph: WindowGraph, residency: Residency) -> bool:
+    """The last chunk is new."""
+    last = wanted[-1] if wanted else None
+    return last is not None and graph.get(last.uid) is None and residency.of(last.chunk.id).empty
+
+
 def _nearest(
-    comparison: Comparison, at: int, residency: Residency, costs: CostTable, keys: frozenset[str]
+    comparison: Comparison, residency: Residency, costs: CostTable, at: int, keys: frozenset[str]
 ) -> Change | None:
     """Stored KV is a survivor of another window: of its contexts, the one that costs least KL here."""
     known = [(key, residency.context(key)) for key in sorted(keys)]
@@ -143,18 +141,20 @@ def _written(
 
     owed: what is paid once and nothing in the plan pays yet.
     """
-    others = [
-        Alternative(
-            name=other.name,
-            ms=round(other.ms + owed.of(other), 4),
-            kl=other.kl,
-            why_not=why_not(other, chosen, policy, owed.of(other)),
-        )
-        for other in options
-        if other.name != chosen.name
-    ]
+    others = tuple(
+        [
+            _alternative(other, chosen, policy, owed.of(other))
+            for other in options
+            if other.name != chosen.name
+        ]
+    )
     for step in chosen.steps:
-        yield step.write(wanted, tuple(others) if step.kind in PLACING else ())
+        yield step.write(wanted, others if step.kind in PLACING else ())
+
+
+def _alternative(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> Alternative:
+    ms = round(other.ms + owed, 4) if owed else other.ms
+    return Alternative(name=other.name, ms=ms, kl=other.kl, why_not=why_not(other, chosen, policy, owed))
 
 
 def _stashes(

@@ -1,6 +1,7 @@
 """What a rule looks at to propose a way for one chunk, and what it answers with."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .cost import CostTable, Timed
@@ -70,32 +71,92 @@ class Candidate(NamedTuple):
     name: str
 
 
-class Site(NamedTuple):
-    """One wanted chunk at its row, and everything a rule may look at."""
+class Scene(NamedTuple):
+    """What all sites of a plan share."""
 
-    wanted: Wanted
-    change: Change
-    placement: Placement | None
-    resident: Resident
-    place: Place
-    rows_in_front: int
-    front: Lineage
-    clean_front: frozenset[str]
-    """Those in front that are wanted as clean views."""
-    window_tokens: int
     costs: CostTable
-    nearest: Callable[[frozenset[str]], Change | None]
-    """What KV conditioned on the closest of these contexts would miss; `Change.context` is its key."""
+    window_tokens: int
+    nearest: Callable[[int, frozenset[str]], Change | None]
+    """What KV conditioned on the closest of these contexts would miss as the n-th wanted chunk;
+    `Change.context` is its key."""
     stashing: bool
     """What is exact goes to the store before it is lost."""
     asked: bool
     """The window ends with something that has to be computed: what rows are repaired for."""
 
+
+class Site:
+    """One wanted chunk at its row, and everything a rule may look at."""
+
+    __slots__ = (
+        "bare",
+        "clean_front",
+        "change",
+        "costs",
+        "front",
+        "number",
+        "outlived",
+        "place",
+        "placement",
+        "resident",
+        "rows_in_front",
+        "same",
+        "scene",
+        "stands",
+        "wanted",
+        "weight",
+    )
+
+    bare: bool
+    """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
+    outlived: bool
+    """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
+    same: bool
+    """The live KV has seen what it would see now."""
+    stands: bool
+    """The live KV is where it has to be, in rows and in positions."""
+    weight: float
+    """Share of the window's KL that an error of this chunk makes.
+
+    Survivors' figures are those of a whole stale window, so each chunk answers for its share of tokens. A chunk
+    that was brought in, or stands bare since, is charged in full: it may be what is asked about.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        number: int,
+        wanted: Wanted,
+        change: Change,
+        live: Placement | None,
+        resident: Resident,
+        place: Place,
+        rows_in_front: int,
+        front: Lineage,
+        clean_front: frozenset[str],
+    ) -> None:
+        """number: of the wanted chunk. front: all that will stand in front. clean_front: those of it that are
+        wanted as clean views."""
+        self.scene, self.costs, self.number = scene, scene.costs, number
+        self.wanted, self.change, self.placement, self.resident = wanted, change, live, resident
+        self.place, self.rows_in_front = place, rows_in_front
+        self.front, self.clean_front = front, clean_front
+        self.bare = self.outlived = self.same = self.stands = False
+        self.weight = 1.0
+        if live is None:
+            return
+        self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
+        self.outlived = bool(live.clean_front) and live.outlives(clean_front)
+        self.same = change.kind == "kept" and (wanted.clean or not (self.bare or self.outlived))
+        self.stands = live.row == place.row and live.position == place.position
+        if not self.bare:
+            self.weight = wanted.chunk.length / scene.window_tokens
+
     @property
     def stash(self) -> float:
         """Milliseconds to copy the live KV to the store, where it is worth that."""
         live = self.placement
-        if live is None or not self.stashing or not worth_storing(live, self.resident):
+        if live is None or not self.scene.stashing or not worth_storing(live, self.resident):
             return 0.0
         return self.costs.time("stash", live.chunk.length)
 
@@ -108,12 +169,6 @@ class Site(NamedTuple):
         """Where the chunk will stand, as fields of an op."""
         return {"row": self.place.row, "position": self.place.position}
 
-    @property
-    def stands(self) -> bool:
-        """The live KV is where it has to be, in rows and in positions."""
-        live, place = self.placement, self.place
-        return live is not None and live.row == place.row and live.position == place.position
-
     def closest(self, keys: frozenset[str]) -> tuple[str, float, str] | None:
         """The key of the closest context that something is held for, the KL of the difference, and words.
 
@@ -123,33 +178,15 @@ class Site(NamedTuple):
             return None
         if self.context in keys:
             return self.context, self.hearsay(self.context), f"for the {count(self.front.length)} in front"
-        change = self.nearest(keys)
+        change = self.scene.nearest(self.number, keys)
         if change is None:
             return None
-        kl = self.weight * self.costs.stale(change, self.window_tokens) + self.hearsay(change.context)
+        kl = self.weight * self.costs.stale(change, self.scene.window_tokens) + self.hearsay(change.context)
         return change.context, kl, f"for a context like this; {difference(change)}"
 
     def hearsay(self, key: str) -> float:
         """KL of second hand in what is stored under a key."""
         return self.weight * self.resident.hearsay.get(key, 0.0)
-
-    @property
-    def bare(self) -> bool:
-        """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
-        live = self.placement
-        if live is None or live.antecedents.length:
-            return False
-        return self.front.length > 0 or not live.exact
-
-    @property
-    def same(self) -> bool:
-        """The live KV has seen what it would see now."""
-        return self.change.kind == "kept" and (self.wanted.clean or not (self.bare or self.outlived))
-
-    @property
-    def outlived(self) -> bool:
-        """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
-        return self.placement is not None and self.placement.outlives(self.clean_front)
 
     @property
     def may_stand(self) -> bool:
@@ -158,24 +195,13 @@ class Site(NamedTuple):
         return live is not None and (not (self.wanted.clean or live.clean) or self.same)
 
     @property
-    def weight(self) -> float:
-        """Share of the window's KL that an error of this chunk makes.
-
-        Survivors' figures are those of a whole stale window, so each chunk answers for its share of tokens.
-        A chunk that was brought in, or stands bare since, is charged in full: it may be what is asked about.
-        """
-        if self.placement is None or self.bare:
-            return 1.0
-        return self.wanted.chunk.length / self.window_tokens
-
-    @property
     def stale(self) -> float:
         """KL of leaving the live KV as it is, for what has changed in front since it was computed."""
         if self.same:
             return 0.0
         if self.bare or self.outlived:
             return self.weight * self.costs.kl.canonical
-        return self.weight * self.costs.stale(self.change, self.window_tokens)
+        return self.weight * self.costs.stale(self.change, self.scene.window_tokens)
 
     @property
     def heard(self) -> float:
@@ -223,9 +249,14 @@ def worth_storing(p: Placement, held: Resident) -> bool:
 
 
 def difference(change: Change) -> str:
-    parts = [f"{count(change.lost)} left"] if change.lost else []
-    parts += [f"{count(change.gained)} came"] if change.gained else []
-    parts += ["the order changed"] if change.reordered else []
+    return _difference(change.lost, change.gained, change.reordered)
+
+
+@lru_cache(maxsize=1024)  # what stands behind an edit has changed alike
+def _difference(lost: int, gained: int, reordered: bool) -> str:
+    parts = [f"{count(lost)} left"] if lost else []
+    parts += [f"{count(gained)} came"] if gained else []
+    parts += ["the order changed"] if reordered else []
     return ", ".join(parts)
 
 

@@ -7,18 +7,24 @@ from itertools import pairwise
 from typing import Any
 
 import networkx as nx
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from .chunks import Chunk
 from .errors import WindowError
 from .lineage import EMPTY, Lineage, Runs, pack, unpack
 
 
-def same_unless_said(data: Any, position: str, row: str) -> Any:
-    """`data` with `position` filled in from `row`: text has one position id a row, an image has fewer."""
-    if isinstance(data, dict) and row in data and position not in data:
-        return {position: data[row], **data}
-    return data
+def same_as(row: str) -> Any:
+    """A field that is what `row` says unless it is given: text has one position id a row, an image fewer."""
+    return Field(default_factory=lambda said: said[row])
 
 
 class Frame(BaseModel):
@@ -32,12 +38,7 @@ class Frame(BaseModel):
 
     start: int = Field(ge=0)
     capacity: int = Field(ge=0)
-    position: int = Field(ge=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text_stands_at_its_row(cls, data: Any) -> Any:
-        return same_unless_said(data, "position", "start")
+    position: NonNegativeInt = same_as("start")
 
 
 class Placement(BaseModel):
@@ -49,7 +50,7 @@ class Placement(BaseModel):
     chunk: Chunk
     row: int = Field(ge=0)
     """First row."""
-    position: int = Field(ge=0)
+    position: NonNegativeInt = same_as("row")
     """Position id of the first token; the row's number unless images stand in front."""
     antecedents: Lineage
     """Chunk ids the tensor was conditioned on, in order. Not necessarily those in front of it now."""
@@ -72,11 +73,6 @@ class Placement(BaseModel):
     pinned: bool = False
     revision: int = Field(ge=0)
     """Window revision in which the tensor was last written."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text_stands_at_its_row(cls, data: Any) -> Any:
-        return same_unless_said(data, "position", "row")
 
     @model_validator(mode="after")
     def _tokens_go_with_antecedents(self) -> "Placement":
