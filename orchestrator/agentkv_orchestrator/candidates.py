@@ -162,10 +162,7 @@ def candidates(site: Site) -> list[Candidate]:
     standing = keep(site) if site.stands else rotate(site)
     if standing is not None and standing.kl == 0 and site.stands:
         return [standing]
-    if site.wanted.clean:
-        rules = CLEAN
-    else:
-        rules = OTHERS if site.resident is NOTHING else (*STORED, *OTHERS)
+    rules = CLEAN if site.wanted.clean else OTHERS if site.resident is NOTHING else (*STORED, *OTHERS)
     found = [made for rule in rules if (made := rule(site)) is not None]
     return found if standing is None else [standing, *found]
 

@@ -1,39 +1,33 @@
 """One candidate for every chunk, by policy."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 from .candidates import clean_view, keep, prefill
+from .cascade import Starts, heirs, searched, settled, total_kl
 from .knapsack import Options, cheapest, over
 from .policy import Policy
 from .site import Candidate, Site
 
-
-class Starts(NamedTuple):
-    """Milliseconds that are paid once, however many chunks need what they pay for."""
-
-    forward: float
-    """What a forward takes before its first token."""
-    mend: float = 0.0
-    """One forward more over what has to be computed anyway, before the rows that mend others run."""
-
-    def of(self, candidate: Candidate) -> float:
-        """What this choice needs paid."""
-        return self.forward * candidate.computes + self.mend * candidate.mends
-
-    def besides(self, chosen: Sequence[Candidate]) -> "Starts":
-        """What these choices do not pay yet."""
-        computes, mends = any(c.computes for c in chosen), any(c.mends for c in chosen)
-        return Starts(0.0 if computes else self.forward, 0.0 if mends else self.mend)
+SEARCHED = 24
+"""Chunks with a choice up to which every partial choice worth keeping is looked at."""
 
 
-def choose(sites: Sequence[Site], options: Options, policy: Policy, starts: Starts) -> list[Candidate]:
-    """Pick from each chunk's candidates; what exact picks is always among them."""
+def choose(
+    sites: Sequence[Site], options: Options, policy: Policy, starts: Starts, shares: Sequence[float]
+) -> list[Candidate]:
+    """Pick from each chunk's candidates; what exact picks is always among them.
+
+    shares: of the window's KL, by chunk, that an error of it makes once it is computed. What is computed
+    behind KV that is off inherits that: it is in the KL of what is answered.
+    """
     if policy.name == "exact":
         return _exact(sites)
     if policy.name == "fast":
-        return [_fastest(candidates) for candidates in options]
-    return _balanced(options, policy.allowance, starts)
+        chosen = [_fastest(candidates) for candidates in options]
+    else:
+        chosen = _balanced(options, policy.allowance, starts, shares)
+    return heirs(chosen, shares)
 
 
 def _exact(sites: Sequence[Site]) -> list[Candidate]:
@@ -61,9 +55,23 @@ def _fastest(candidates: Sequence[Candidate]) -> Candidate:
     return min(held or candidates, key=lambda c: (c.price, c.kl))
 
 
-def _balanced(options: Options, budget: float, starts: Starts) -> list[Candidate]:
-    """The cheapest choice inside the budget. What is paid once has to be worth it, so the best choices with
-    and without it are compared."""
+def _balanced(options: Options, budget: float, starts: Starts, shares: Sequence[float]) -> list[Candidate]:
+    """The cheapest choice inside the budget, what is inherited counted.
+
+    Without that the choice is no dearer; if it fits nevertheless, it is the best there is.
+    """
+    chosen = _within(options, budget, starts)
+    if not over(total_kl(chosen, shares), budget):
+        return chosen
+    chosen = settled(options, chosen, budget, shares, starts, partial(_within, starts=starts))
+    if sum([len(group) > 1 for group in options]) > SEARCHED:
+        return chosen
+    return searched(options, budget, shares, starts, chosen)
+
+
+def _within(options: Options, budget: float, starts: Starts) -> list[Candidate]:
+    """The cheapest choice with a KL of `budget` at most, as each candidate states it. What is paid once has
+    to be worth it, so the best choices with and without it are compared."""
     found = [cheapest(options, budget)]
     if any(c.computes for c in found[0]):
         found += _fitting([[c for c in group if not c.computes] for group in options], budget)
@@ -71,12 +79,7 @@ def _balanced(options: Options, budget: float, starts: Starts) -> list[Candidate
         plain = [[c for c in group if not c.mends] for group in options]
         found += _fitting(plain, budget)
         found += _fitting([[c for c in group if not c.computes] for group in plain], budget)
-    return min(found, key=lambda chosen: _total(chosen, starts))
-
-
-def _total(chosen: Sequence[Candidate], starts: Starts) -> float:
-    left = starts.besides(chosen)
-    return sum([c.price for c in chosen]) + starts.forward - left.forward + starts.mend - left.mend
+    return min(found, key=lambda chosen: starts.total(chosen))
 
 
 def _fitting(options: Options, budget: float) -> list[list[Candidate]]:

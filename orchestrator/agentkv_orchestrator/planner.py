@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from .candidates import candidates
-from .choose import Starts, choose, why_not
+from .cascade import Starts
+from .choose import choose, why_not
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
 from .knapsack import over
@@ -54,7 +55,9 @@ def make_plan(
     sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
     starts = _starts(options, costs)
-    chosen = choose(sites, options, policy, starts)
+    tokens = sum([w.chunk.length for w in wanted])
+    shares = [w.chunk.length / tokens for w in wanted]
+    chosen = choose(sites, options, policy, starts, shares)
     owed = starts.besides(chosen)
     steps = [
         op

@@ -90,8 +90,8 @@ class Site:
 
     __slots__ = (
         "bare",
-        "clean_front",
         "change",
+        "clean_front",
         "costs",
         "front",
         "number",
@@ -118,8 +118,8 @@ class Site:
     weight: float
     """Share of the window's KL that an error of this chunk makes.
 
-    Survivors' figures are those of a whole stale window, so each chunk answers for its share of tokens. A chunk
-    that was brought in, or stands bare since, is charged in full: it may be what is asked about.
+    Survivors' figures are those of a whole stale window, so each chunk answers for its share of tokens. A
+    chunk that was brought in, or stands bare since, is charged in full: it may be what is asked about.
     """
 
     def __init__(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 import pytest
-from agentkv_orchestrator.choose import Starts, choose
+from agentkv_orchestrator.cascade import Starts
+from agentkv_orchestrator.choose import choose
 from agentkv_orchestrator.cost import Time
 from agentkv_orchestrator.knapsack import _hull, over
 from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Repair, Rotate, Stash
@@ -42,7 +43,7 @@ def test_balanced_is_the_best(shapes: list, budget: int, start: float, mend: flo
         ]
         for rest, prefill in shapes
     ]
-    chosen = choose([], options, Policy(kl_budget=budget), Starts(start, mend))
+    chosen = choose([], options, Policy(kl_budget=budget), Starts(start, mend), [0.0] * len(options))
     kl = sum(c.kl for c in chosen)
     assert kl <= budget
 
@@ -75,7 +76,7 @@ def test_a_hull_buys_less_and_less_and_nothing_lies_below_it(shape: list) -> Non
 @given(chunks_options)
 def test_fast_takes_the_cheapest_of_each(shapes: list) -> None:
     options = [[*(option(ms, kl) for ms, kl in rest), option(prefill, 0)] for rest, prefill in shapes]
-    chosen = choose([], options, Policy(name="fast"), Starts(0.0))
+    chosen = choose([], options, Policy(name="fast"), Starts(0.0), [0.0] * len(options))
     assert [c.ms for c in chosen] == [min(c.ms for c in candidates) for candidates in options]
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 from agentkv_orchestrator.candidates import candidates
-from agentkv_orchestrator.choose import Starts
+from agentkv_orchestrator.cascade import Starts
 from agentkv_orchestrator.chunks import set_key
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.diff import Wanted
@@ -31,13 +31,18 @@ NOTHING = FrozenResidency()
 EXACT = Policy(name="exact")
 
 
-def least(options: Sequence[Sequence[Candidate]], budget: float, starts: Starts) -> float:
-    """The least price of all combinations with a KL within the budget, by adding up each of them."""
+def least(
+    options: Sequence[Sequence[Candidate]], shares: Sequence[float], budget: float, starts: Starts
+) -> float:
+    """The least price of all combinations with a KL within the budget, by adding up each of them, from the
+    front
+    on: what is computed inherits its share of the KL in front."""
     price, kl = np.zeros(1), np.zeros(1)
     computes, mends = np.zeros(1, dtype=bool), np.zeros(1, dtype=bool)
-    for group in options:
+    for group, share in zip(options, shares, strict=True):
         price = np.add.outer(price, [c.price for c in group]).reshape(-1)
-        kl = np.add.outer(kl, [c.kl for c in group]).reshape(-1)
+        heirs = np.multiply.outer(kl, [share * c.computes for c in group])
+        kl = (np.add.outer(kl, [c.kl for c in group]) + heirs).reshape(-1)
         computes = np.logical_or.outer(computes, [c.computes for c in group]).reshape(-1)
         mends = np.logical_or.outer(mends, [c.mends for c in group]).reshape(-1)
     return float((price + starts.forward * computes + starts.mend * mends)[kl <= budget + 1e-9].min())
@@ -86,9 +91,10 @@ def gap(random: Random) -> float | None:
     options = [candidates(site) for site in sites]
     if prod(map(len, options)) > COMBINATIONS:
         return None
-    asked = {w.uid for w in wanted}
+    asked, tokens = {w.uid for w in wanted}, sum(w.chunk.length for w in wanted)
+    shares = [w.chunk.length / tokens for w in wanted]
     leaving = sum(op.ms for op in plan.ops if isinstance(op, Stash) and op.uid not in asked)
-    best = least(options, policy.kl_budget, _starts(options, costs)) + leaving
+    best = least(options, shares, policy.kl_budget, _starts(options, costs)) + leaving
     assert plan.predicted_ms >= best - 1e-3 * (1 + len(options))  # figures are rounded
     return plan.predicted_ms / best - 1 if best else float(plan.predicted_ms > 0)
 
