@@ -20,9 +20,10 @@ from agentkv_orchestrator.check import check
 from agentkv_orchestrator.errors import CapacityError
 from agentkv_orchestrator.explain import explain
 from agentkv_orchestrator.plan import Plan, Stash
-from agentkv_orchestrator.planner import after, make_plan, plan_settle
+from agentkv_orchestrator.planner import after, make_plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import Context, FrozenResidency
+from agentkv_orchestrator.settle import plan_refresh, plan_settle
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from agentkv.audit import Audit, audit
@@ -160,19 +161,36 @@ class Window(Edits):
         uids = {p.uid for p in self.graph.placements if p.row < row}
         return sum(op.kl for op in ops if op.uid in uids)
 
-    def settle(self) -> Plan:
+    def settle(self, ms: float | None = None) -> Plan:
         """Idle work: turn stored conditioned KV into canonicals and patches, at a fraction of the bytes.
 
-        Worth calling while the agent waits for a tool. Returns the plan that was carried out.
+        ms: how long this may take, as predicted. Given, what is off in the window is computed again first,
+        most KL a millisecond first; called at every pause, that spreads an error over several turns. None:
+        the store alone, as long as it takes. Worth calling while the agent waits for a tool. Returns the
+        plan that was carried out. Raises what `commit` raises; the window is then as it was.
         """
         with self.editing():
             start = time.perf_counter()
-            plan = plan_settle(self.graph, self.engine.residency(), self.policy, self.engine.costs)
+            refreshed = None if ms is None else self._refresh(ms)
+            left = None if ms is None else ms - (refreshed.predicted_ms if refreshed else 0.0)
+            plan = plan_settle(self.graph, self.engine.residency(), self.policy, self.engine.costs, left)
             for op in plan.ops:
                 with suppress(NothingStored):  # gone since the plan was made: nothing left to do for it
                     self.engine.executor.idle(op, self.kv)
             self.usage = replace(self.usage, idle_ms=self.usage.idle_ms + (time.perf_counter() - start) * 1e3)
-            return plan
+            return refreshed.and_then(plan) if refreshed else plan
+
+    def _refresh(self, ms: float) -> Plan | None:
+        """Carry out the refresh that is worth most within ``ms``."""
+        wanted, held, rows = self.committed.wanted(), self._held(), self.engine.layout.max_positions
+        costs, frame = self.engine.costs, self._frame()
+        plan = plan_refresh(self.graph, wanted, held, costs, self.policy, frame, rows, ms)
+        if plan is None:
+            return None
+        check(plan, self.graph, wanted, held, rows)
+        self.engine.executor.execute(plan, self.kv, 0, self._notes(plan))
+        self.graph, self.last_plan = after(self.graph, plan, wanted, held), plan
+        return plan
 
     def learn_orders(self, handles: Sequence[Handle], orders: int = 6, seed: int = 0) -> int:
         """Idle work: form orbit patches for these neighbouring messages, so that any order of them is a

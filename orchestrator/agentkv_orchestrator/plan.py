@@ -199,6 +199,12 @@ class Plan(_Frozen):
         counts["recomputed"] += sum(op.rows for op in self.ops if isinstance(op, Mending))
         return counts
 
+    def and_then(self, idle: "Plan") -> "Plan":
+        """This plan with the idle work on the store that followed it."""
+        return self.model_copy(
+            update={"ops": self.ops + idle.ops, "predicted_ms": self.predicted_ms + idle.predicted_ms}
+        )
+
     def to_json(self, indent: int | None = None) -> str:
         return self.model_dump_json(indent=indent)
 

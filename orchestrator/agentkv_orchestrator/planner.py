@@ -14,14 +14,12 @@ from .cost import CostTable
 from .diff import Change, Comparison, Wanted
 from .knapsack import over
 from .layout import Layout, lay_out
-from .lineage import EMPTY
 from .outcome import after
 from .plan import (
     PLACING,
     Alternative,
     Evict,
     FormCanonical,
-    FormPatch,
     Mending,
     Op,
     Plan,
@@ -33,7 +31,7 @@ from .residency import Residency
 from .site import Candidate, Scene, Site, worth_storing
 from .window import Frame, WindowGraph
 
-__all__ = ["after", "make_plan", "plan_settle"]
+__all__ = ["after", "make_plan"]
 
 
 def make_plan(
@@ -66,32 +64,9 @@ def make_plan(
     ]
     survive = {w.uid for w, candidate in zip(wanted, chosen, strict=True) if candidate.survives}
     stashes = _stashes(graph, survive, residency, costs) if policy.stash else []
-    return _write([*stashes, *_evictions(graph, wanted), *_fused(steps, starts)], layout.frame, policy, graph)
-
-
-def plan_settle(graph: WindowGraph, residency: Residency, policy: Policy, costs: CostTable) -> Plan:
-    """Idle work on the store: a patch for each stored conditioned block that lacks one. No row moves.
-
-    The plan's frame holds the live rows and nothing more.
-    """
-    ops: list[Op] = []
-    lengths = {p.chunk.id: p.chunk.length for p in graph.placements}
-    for chunk_id in sorted(residency.known()):
-        held = residency.of(chunk_id)
-        contexts = sorted(held.conditioned - held.patches - {EMPTY.key})
-        tokens = lengths.get(chunk_id, held.tokens)
-        if contexts and not held.canonical:
-            ms = round(costs.time("form_canonical", tokens), 4)
-            reason = "its patches need a canonical and none is stored"
-            ops.append(FormCanonical(chunk=chunk_id, tokens=tokens, reason=reason, ms=ms))
-        for context in contexts:
-            ms = round(costs.time("form_patch", tokens), 4)
-            reason = "exact KV is stored for this context and no patch"
-            ops.append(FormPatch(chunk=chunk_id, tokens=tokens, context=context, reason=reason, ms=ms))
-    first = graph.placements[0] if graph.placements else None
-    start, position = (first.row, first.position) if first else (0, 0)
-    frame = Frame(start=start, capacity=start + graph.tokens, position=position)
-    return _write(ops, frame, policy, graph)
+    return written(
+        [*stashes, *_evictions(graph, wanted), *_fused(steps, starts)], layout.frame, policy, graph
+    )
 
 
 def _sites(
@@ -226,7 +201,7 @@ def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
     return Starts(forward, forward + sum(new))
 
 
-def _write(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:
+def written(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:
     kl = round(sum([op.kl for op in ops]), 6)
     return Plan(
         ops=tuple(ops),

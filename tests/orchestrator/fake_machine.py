@@ -13,9 +13,10 @@ from agentkv_orchestrator import plan as ops
 from agentkv_orchestrator.check import check
 from agentkv_orchestrator.chunks import Chunk, context_key, set_key
 from agentkv_orchestrator.diff import Wanted
-from agentkv_orchestrator.planner import after, make_plan, plan_settle
+from agentkv_orchestrator.planner import after, make_plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import Context, FrozenResidency, Resident, removal_key
+from agentkv_orchestrator.settle import plan_refresh, plan_settle
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from tests.strategies import COSTS, chunk
@@ -192,7 +193,10 @@ class Session:
 
     def go(self, wanted: Sequence[Wanted], policy: str | Policy = "balanced", headroom: int = 0) -> ops.Plan:
         """Plan, check, run; then the rows have to hold what was wanted, and the graph what the rows hold."""
-        plan, held = self.plan(wanted, policy, headroom), self.machine.store.residency()
+        return self.carry_out(self.plan(wanted, policy, headroom), wanted, self.machine.store.residency())
+
+    def carry_out(self, plan: ops.Plan, wanted: Sequence[Wanted], held: FrozenResidency) -> ops.Plan:
+        """Check it and run it."""
         check(plan, self.graph, wanted, held, self.max_rows)
         ids = tuple(w.chunk.id for w in wanted)
         self.machine.run(plan, {w.uid: ids[:i] for i, w in enumerate(wanted)})
@@ -207,6 +211,14 @@ class Session:
         self.machine.run(plan, {})
         self.machine.rows = rows
         return plan
+
+    def refresh(self, ms: float) -> ops.Plan | None:
+        """Idle work on the window; the rows have to hold what they held."""
+        held = self.machine.store.residency()
+        plan = plan_refresh(
+            self.graph, self.wanted, held, self.costs, Policy(), self.frame, self.max_rows, ms
+        )
+        return plan and self.carry_out(plan, self.wanted, held)
 
     def learn_orbit(self, name: str, antecedents: Sequence[str]) -> None:
         self.machine.store.canonical.add(name)
