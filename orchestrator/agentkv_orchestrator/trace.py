@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .chunks import Chunk
 from .errors import TraceError
@@ -43,6 +43,12 @@ class Message(_Frozen):
     pin: bool = False
     order_free: bool = False
     text: str | None = None
+
+    @model_validator(mode="after")
+    def _a_turn_of_a_chat_has_its_place(self) -> Message:
+        if self.order_free and (self.pin or self.kind in ROLES):
+            raise ValueError(f"order_free for a message that is pinned or of kind {self.kind}")
+        return self
 
     @property
     def chunk(self) -> Chunk:
