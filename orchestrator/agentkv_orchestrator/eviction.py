@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from .cost import CostTable, Timed
 from .errors import PolicyError
@@ -252,6 +252,7 @@ class Random(Generic[K]):
         self._at[self._keys[i]], self._at[self._keys[j]] = i, j
 
 
+EvictorName = Literal["lru", "benefit", "lfu", "fifo", "random"]
 EVICTORS: dict[str, Callable[[], Evictor[Any]]] = {
     "lru": LRU,
     "benefit": Benefit,

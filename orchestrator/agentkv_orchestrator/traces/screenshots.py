@@ -3,8 +3,8 @@
 from ..trace import Message, Trace, Turn
 from .parts import Parts
 
-KEPT, TOKENS = 3, 1024
-"""Screenshots in the window, and tokens of one."""
+KEPT, TOKENS, MOST = 3, 1024, 80
+"""Screenshots in the window, tokens of one, and messages of history; the oldest leave beyond that."""
 
 
 def screenshots(turns: int, seed: int) -> Trace:
@@ -14,6 +14,7 @@ def screenshots(turns: int, seed: int) -> Trace:
     played = []
     for _ in range(turns):
         history.append(parts.message("image", TOKENS, fixed=True))
+        del history[2:-MOST]
         shown = [i for i, m in enumerate(history) if m.kind == "image"]
         if len(shown) > KEPT:
             del history[shown[0]]

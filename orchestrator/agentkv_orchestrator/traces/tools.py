@@ -3,8 +3,8 @@
 from ..trace import Message, Trace, Turn
 from .parts import Parts
 
-TOOLS, SWITCH = 12, 0.15
-"""Schemas, and how often the mode is switched."""
+TOOLS, SWITCH, MOST = 12, 0.15, 40
+"""Schemas, how often the mode is switched, and messages of history; the oldest leave beyond that."""
 
 
 def tools(turns: int, seed: int) -> Trace:
@@ -16,7 +16,7 @@ def tools(turns: int, seed: int) -> Trace:
     for _ in range(turns):
         writing ^= parts.draw.random() < SWITCH
         listed = schemas if writing else schemas[: TOOLS * 2 // 3]
-        history.append(parts.message("user", 80))
+        history = [*history[1 - MOST :], parts.message("user", 80)]
         order = parts.draw.sample(listed, len(listed))
         played.append(Turn(messages=(rules, *order, *history), answer=parts.answer()))
         history.append(played[-1].answer or history[-1])
