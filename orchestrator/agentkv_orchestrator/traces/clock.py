@@ -3,7 +3,6 @@
 from ..trace import Message, Trace, Turn
 from .parts import Parts
 
-
 MOST = 60
 """Messages of history; the oldest leave beyond that."""
 

@@ -3,7 +3,7 @@
 from ..trace import Message, Trace, Turn
 from .parts import Parts, zipf
 
-DOCUMENTS, SHOWN, TOKENS = 24, 4, 256
+DOCUMENTS, SHOWN, TOKENS = 16, 4, 512
 """In the collection, in a window, and tokens of one."""
 STAYS = 0.7
 """A follow-up question finds a document again with this probability."""
