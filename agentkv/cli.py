@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkv.errors import AgentKVError
+from agentkv.simulate import simulate
 
 if TYPE_CHECKING:
     from agentkv.models.families import Family
@@ -174,6 +175,9 @@ def models(
     for family in FAMILIES.values():
         table.add_row(*_cells(family), style=colours[family.status])
     Console().print(table)
+
+
+app.command()(simulate)
 
 
 def _cells(family: Family) -> tuple[str, ...]:

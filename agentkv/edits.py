@@ -41,7 +41,13 @@ class Edits:
 
     @overload
     def append(
-        self, content: str, kind: str = "note", pin: bool = False, before: Handle | None = None
+        self,
+        content: str,
+        kind: str = "note",
+        pin: bool = False,
+        before: Handle | None = None,
+        *,
+        order_free: bool = False,
     ) -> Handle: ...
 
     @overload
@@ -52,6 +58,7 @@ class Edits:
         pin: bool = False,
         before: Handle | None = None,
         *,
+        order_free: bool = False,
         whole: bool = False,
         fps: float | None = None,
     ) -> Any: ...
@@ -63,6 +70,7 @@ class Edits:
         pin: bool = False,
         before: Handle | None = None,
         *,
+        order_free: bool = False,
         whole: bool = False,
         fps: float | None = None,
     ) -> Any:
@@ -72,18 +80,23 @@ class Edits:
         or 4]``), a list of text and images, or a video (`agentkv.vision.Video`, a list of frames, uint8
         ``[F, H, W, C]``, the Path of a video file). kind: system, user and assistant are chat roles,
         anything else is shown as user text. pin: refuse to evict it. before: put it in front of this handle
-        instead of at the end. whole, fps: of a video, see `agentkv.vision.prepare`.
+        instead of at the end. order_free: neighbours that are order-free too may change places with it, so
+        that KV stays valid; see docs/placement.md. whole, fps: of a video, see `agentkv.vision.prepare`.
         Raises EmptyChunk, InvalidInput, TooLong, UnsupportedModel, ForeignChunk, AlreadyEvicted (of
         ``before``), as a rule before a vision tower ran.
         """
         with self.editing():
             rules.kind(kind)
+            if order_free:
+                rules.order_free(kind, pin)
             self._index(before)
             showing = messages.Showing(self.max_tokens - self.content.tokens, whole, fps)
         showing.of_a_video(content)
         if not messages.is_clip(content):
             parts = messages.parts_of(content)
-            return self._append(messages.pieces(self.engine, parts, kind, showing), kind, pin, before, parts)
+            pieces = messages.pieces(self.engine, parts, kind, showing)
+            return self._append(pieces, kind, pin, before, parts, order_free)
+        rules.unordered_clip(order_free)
         clip = messages.clip(self.engine, content, kind, showing)
         with self.editing():
             noted = self.content
@@ -111,6 +124,7 @@ class Edits:
         pin: bool,
         before: Handle | None,
         parts: Sequence[Any],
+        order_free: bool = False,
     ) -> Handle:
         with self.editing():
             for ids, media in pieces:
@@ -123,7 +137,8 @@ class Edits:
             handle = Handle(self.engine.numbers(1), kind, count, _words(messages.preview(parts)))
             cut = [part for ids, media in pieces for part in self._cut(ids, media, kind)]
             shown = (self.engine.tokens(chunk.id).media for _, chunk in cut)
-            entry = Entry(handle, tuple(cut), pinned=pin, media=tuple(m for m in shown if m is not None))
+            held = tuple(m for m in shown if m is not None)
+            entry = Entry(handle, tuple(cut), pinned=pin, order_free=order_free, media=held)
             self.content = self.content.with_entry(entry, at)
             return handle
 
@@ -156,11 +171,13 @@ class Edits:
         with self.editing():
             entry = rules.evicted(self.content, handle)
             rules.fits(self.content.tokens + handle.tokens, self.max_tokens)
-            self.content = self.content.with_entry(entry, self._index(before))
+            free = entry.order_free and before is None
+            self.content = self.content.with_entry(replace(entry, order_free=free), self._index(before))
             return handle
 
     def move(self, handle: Handle, before: Handle | None = None) -> None:
-        """Move a message to the end, or in front of ``before``."""
+        """Move a message to the end, or in front of ``before``. From then on its place is chosen: it is
+        order-free no more."""
         with self.editing():
             entry = rules.live(self.content, handle)
             if before is handle:
@@ -170,16 +187,20 @@ class Edits:
             self._index(before)
             rest = self.content.without({handle.id})
             at = len(rest.order) if before is None else rest.order.index(before.id)
-            self.content = rest.with_entry(entry, at)
+            self.content = rest.with_entry(replace(entry, order_free=False), at)
 
     def reorder(self, handles: Sequence[Handle]) -> None:
-        """Put these messages into this order, in the places they hold now."""
+        """Put these messages into this order, in the places they hold now; none of them is order-free any
+        more."""
         with self.editing():
             ids = [rules.live(self.content, h).handle.id for h in handles]
             if len(set(ids)) != len(ids):
                 raise InvalidInput(
                     got="a handle twice", expected="each handle once", do="drop the repetition"
                 )
+            for h in handles:
+                entry = replace(rules.live(self.content, h), order_free=False)
+                self.content = self.content.with_entry(entry)
             turn = iter(ids)
             self.content = self.content.with_order(
                 tuple(next(turn) if i in ids else i for i in self.content.order)
@@ -199,7 +220,8 @@ class Edits:
             rules.fits(self.content.tokens - handle.tokens + len(ids), self.max_tokens)
             parts = replaced(self, old, ids)
             new = Handle(self.engine.numbers(1), handle.kind, len(ids), _words(text))
-            content = self.content.with_entry(Entry(new, parts, old.pinned, old.clean), self._index(handle))
+            entry = Entry(new, parts, old.pinned, old.clean, old.order_free)
+            content = self.content.with_entry(entry, self._index(handle))
             # The new text has the old one's placements; a recall of the old one asks for others.
             chunks = [chunk for _, chunk in rules.live(self.content, handle).parts]
             first = self.engine.numbers(len(chunks))

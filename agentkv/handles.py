@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentkv_orchestrator.chunks import Chunk
@@ -31,19 +32,22 @@ class Handle:
 class Entry:
     """A handle's state in one window: its chunks in order, each with the uid of its placement.
 
-    media: what the chunks stand for where they are images; an entry keeps them alive, so that a recall needs
-    no vision tower.
+    order_free: its order-free neighbours may change places with it. media: what the chunks stand for where
+    they are images; an entry keeps them alive, so that a recall needs no vision tower.
     """
 
     handle: Handle
     parts: tuple[tuple[int, Chunk], ...]
     pinned: bool = False
     clean: bool = False
+    order_free: bool = False
     media: tuple[Media, ...] = ()
 
     def wanted(self) -> list[Wanted]:
+        free = self.handle.id if self.order_free and not self.pinned else None
         return [
-            Wanted(uid=uid, chunk=chunk, clean=self.clean, pinned=self.pinned) for uid, chunk in self.parts
+            Wanted(uid=uid, chunk=chunk, clean=self.clean, pinned=self.pinned, order_free=free)
+            for uid, chunk in self.parts
         ]
 
 
@@ -84,6 +88,11 @@ class Content:
     def without(self, ids: set[int]) -> Content:
         """These out of the order; their entries stay known."""
         return self.with_order(tuple(i for i in self.order if i not in ids))
+
+    def as_placed(self, wanted: Sequence[Wanted]) -> Content:
+        """The messages in the order in which `wanted` has their chunks."""
+        message = {uid: e.handle.id for e in self.live() for uid, _ in e.parts}
+        return self.with_order(tuple(dict.fromkeys(message[w.uid] for w in wanted)))
 
     def with_order(self, order: tuple[int, ...]) -> Content:
         return Content(order, self.entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from agentkv_orchestrator.trace import ROLES
 
 from agentkv.errors import (
     AlreadyEvicted,
@@ -68,6 +69,22 @@ def kind(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidInput(
             got=f"kind={name!r}", expected="a word such as user, note or document", do="pass a str"
+        )
+
+
+def order_free(kind: str, pinned: bool) -> None:
+    if pinned or kind in ROLES:
+        raise InvalidInput(
+            got=f"order_free for a message that is pinned or of kind {kind!r}",
+            expected="an unpinned document, note, tool result or image",
+            do="leave order_free out: the place of this message is part of what it says",
+        )
+
+
+def unordered_clip(order_free: bool) -> None:
+    if order_free:
+        raise InvalidInput(
+            got="order_free for a video", expected="frames in their order", do="leave order_free out"
         )
 
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from agentkv_orchestrator.check import check
+from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.errors import CapacityError
 from agentkv_orchestrator.explain import explain
+from agentkv_orchestrator.placement import arranged
 from agentkv_orchestrator.plan import Plan, Stash
 from agentkv_orchestrator.planner import after, make_plan
 from agentkv_orchestrator.policy import Policy
@@ -73,21 +75,16 @@ class Window(Edits):
 
         headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
         """
-        return self._plan(self._held(), headroom)
+        return self._plan(self._held(), headroom)[0]
 
-    def _plan(self, held: FrozenResidency, headroom: int) -> Plan:
+    def _plan(self, held: FrozenResidency, headroom: int) -> tuple[Plan, list[Wanted]]:
+        """A plan, and the window that it is for: order-free messages stand where they cost least."""
         self.require_open()
+        rows = self.engine.layout.max_positions
+        given = (held, self.engine.costs, self.policy, self._frame(), rows, headroom)
         try:
-            return make_plan(
-                self.graph,
-                self.content.wanted(),
-                held,
-                self.engine.costs,
-                self.policy,
-                self._frame(),
-                max_rows=self.engine.layout.max_positions,
-                headroom=headroom,
-            )
+            wanted = arranged(self.graph, self.content.wanted(), *given)
+            return make_plan(self.graph, wanted, *given), wanted
         except CapacityError as error:
             raise TooLong(error.got, error.expected, error.do) from error
 
@@ -107,7 +104,7 @@ class Window(Edits):
         with self.editing():
             start = time.perf_counter()
             try:
-                plan, outcome, graph = self._carry_out(headroom, keep)
+                plan, outcome, graph, content = self._carry_out(headroom, keep)
             except BaseException as error:
                 self.content = self.committed
                 if out_of_memory(error) and not isinstance(error, OutOfMemory):
@@ -118,16 +115,16 @@ class Window(Edits):
                     ) from error
                 raise
             self.graph = graph
-            self.committed = self.content
+            self.content = self.committed = content
             self.last_plan, self.last_outcome = plan, outcome
             self.usage = self.usage.plus(plan, (time.perf_counter() - start) * 1e3)
             return plan
 
-    def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph]:
-        attempts, wanted = 0, self.content.wanted()
+    def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph, Content]:
+        attempts = 0
         while True:
             since, held, attempts = time.perf_counter(), self._held(), attempts + 1
-            plan = self._plan(held, headroom)
+            plan, wanted = self._plan(held, headroom)
             check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
             planning = (time.perf_counter() - since) * 1e3
             try:
@@ -137,7 +134,8 @@ class Window(Edits):
                     raise
                 continue
             outcome.ms["plan"] = planning
-            return plan, outcome, after(self.graph, plan, wanted, held)
+            graph = after(self.graph, plan, wanted, held)
+            return plan, outcome, graph, self.content.as_placed(wanted)
 
     def _held(self) -> FrozenResidency:
         """What the store has for the chunks that stand here or are wanted."""

@@ -30,6 +30,9 @@ class Wanted(BaseModel):
     chunk: Chunk
     clean: bool = False
     pinned: bool = False
+    order_free: int | None = None
+    """Number of the message this chunk is part of, where its place among its neighbours is free; see
+    `placement`. None where the place was chosen."""
 
 
 class Change(NamedTuple):

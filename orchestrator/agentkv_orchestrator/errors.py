@@ -29,3 +29,7 @@ class CapacityError(OrchestratorError):
 
 class PlanError(OrchestratorError):
     """A plan breaks a rule and must not be executed."""
+
+
+class TraceError(OrchestratorError):
+    """A trace cannot be read; `got` names the line."""
