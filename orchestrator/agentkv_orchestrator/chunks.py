@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 Digest = Callable[[Ids, str, bytes], str]
 
 
-def tagged_hash(*fields: tuple[bytes, bytes]) -> str:
+def _hash(*fields: tuple[bytes, bytes]) -> str:
     """Hash (one-byte tag, payload) fields. Tag and length keep "ab","c" apart from "a","bc"."""
     return xxh3_128_hexdigest(
         b"".join(part for tag, data in fields for part in (tag, len(data).to_bytes(8, "little"), data))
@@ -31,7 +31,7 @@ def digest(ids: Ids, fingerprint: str, modality: bytes = b"") -> str:
     ids: int64 [n]; fingerprint: model and tokenizer; modality: digest of what placeholder tokens stand for.
     """
     tokens = np.ascontiguousarray(ids, dtype="<i8").tobytes()
-    return tagged_hash((b"t", tokens), (b"f", fingerprint.encode()), (b"m", modality))
+    return _hash((b"t", tokens), (b"f", fingerprint.encode()), (b"m", modality))
 
 
 def context_key(chunk_ids: Iterable[str]) -> str:
@@ -41,7 +41,7 @@ def context_key(chunk_ids: Iterable[str]) -> str:
 
 def set_key(chunk_ids: Iterable[str]) -> str:
     """Key of the same antecedents in any order; a chunk placed twice counts twice."""
-    return tagged_hash(*((b"s", chunk.encode()) for chunk in sorted(chunk_ids)))
+    return _hash(*((b"s", chunk.encode()) for chunk in sorted(chunk_ids)))
 
 
 class Chunk(BaseModel):

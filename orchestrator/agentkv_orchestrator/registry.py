@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .anchors import ANCHOR, Anchors, grown
-from .chunks import Chunk, Digest, Ids, digest, tagged_hash
+from .chunks import Chunk, Digest, Ids, digest
 from .columns import Columns
 from .cut import LARGEST, cut
 from .errors import ChunkError
@@ -41,9 +41,8 @@ class Sizes(NamedTuple):
 class Registry:
     """Every chunk that one model was shown. Threads may share it.
 
-    fingerprint: model and tokenizer, part of every id. Two contents under one digest get two ids, so a
-    crafted collision costs a hash more and never hands out the wrong chunk. Which of the two keeps the plain
-    digest depends on who came first: a store that outlives the registry has to compare tokens as well.
+    fingerprint: model and tokenizer, part of every id. digest: names contents; two of them under one name raise
+    ChunkError, and none is ever taken for the other.
     secret: of the rolling hash, for tests.
     """
 
@@ -85,7 +84,7 @@ class Registry:
         """The id of the chunk that these tokens are, or None."""
         tokens = _checked(ids)
         with self._lock:
-            found = self._entry_of(tokens, modality)[0]
+            found = self._entry_of(tokens, modality)
             return None if found is None else self._columns.id(found)
 
     def match(self, ids: npt.ArrayLike, boundaries: Iterable[int] = (), carve: int = 0) -> list[Span]:
@@ -177,7 +176,7 @@ class Registry:
         front = spans[-1].stop if spans else 0
         pieces = cut(tokens[front:], [edge - front for edge in edges])
         for start, stop in [(front + a, front + b) for a, b in pieces]:
-            entry = self._entry_of(tokens[start:stop])[0]
+            entry = self._entry_of(tokens[start:stop])
             if entry is not None:
                 spans.append(Span(start, stop, "chunk", self._columns.id(entry)))
             elif spans and spans[-1].found == "new" and start not in edges:
@@ -214,7 +213,7 @@ class Registry:
             start, stop, offset = run
             if done < start:
                 yield Span(done, start)
-            whole = self._entry_of(tokens[start:stop])[0]
+            whole = self._entry_of(tokens[start:stop])
             known = self._columns.id(entry if whole is None else whole)
             yield (
                 Span(start, stop, "part", known, offset)
@@ -225,29 +224,32 @@ class Registry:
         if done < miss.stop:
             yield Span(done, miss.stop)
 
-    def _entry_of(self, tokens: Ids, modality: bytes = b"") -> tuple[int | None, bytes]:
-        """The entry of this content, or None and the id that it would get."""
-        first = self._digest(tokens, self.fingerprint, modality)
-        chunk_id, attempt = first, 0
-        while (entry := self._at(chunk_id)) is not None:
-            same = self._modalities.get(entry, b"") == modality
-            if same and np.array_equal(self._view(entry), tokens):
-                break
-            attempt += 1
-            chunk_id = tagged_hash((b"c", first.encode()), (b"n", attempt.to_bytes(8, "little")))
-        return entry, bytes.fromhex(chunk_id)
+    def _entry_of(self, tokens: Ids, modality: bytes = b"") -> int | None:
+        """The entry of this content."""
+        entry = self._at(self._digest(tokens, self.fingerprint, modality))
+        return entry if entry is not None and self._is(entry, tokens, modality) else None
 
     def _entered(self, tokens: Ids, modality: bytes = b"") -> tuple[int, bool]:
         """The entry of this content, and whether it was made now."""
-        entry, raw = self._entry_of(tokens, modality)
-        if entry is not None:
-            self._columns.touch(entry)
-            return entry, False
-        entry = self._columns.add(raw, self._tokens.append(tokens), tokens.size)
-        self._ids.add(_key(raw), entry)
-        if modality:
-            self._modalities[entry] = modality
-        return entry, True
+        chunk_id = self._digest(tokens, self.fingerprint, modality)
+        entry, raw = self._at(chunk_id), bytes.fromhex(chunk_id)
+        if entry is None:
+            entry = self._columns.add(raw, self._tokens.append(tokens), tokens.size)
+            self._ids.add(_key(raw), entry)
+            if modality:
+                self._modalities[entry] = modality
+            return entry, True
+        if not self._is(entry, tokens, modality):
+            got, do = (
+                f"two contents under the digest {chunk_id}",
+                "use a digest that cannot be made to collide",
+            )
+            raise ChunkError(got, "one", do)
+        self._columns.touch(entry)
+        return entry, False
+
+    def _is(self, entry: int, tokens: Ids, modality: bytes) -> bool:
+        return self._modalities.get(entry, b"") == modality and np.array_equal(self._view(entry), tokens)
 
     def _forget(self, entry: int) -> None:
         self._ids.remove(_key(self._columns.raw(entry)), entry)
