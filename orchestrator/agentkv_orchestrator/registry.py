@@ -41,8 +41,8 @@ class Sizes(NamedTuple):
 class Registry:
     """Every chunk that one model was shown. Threads may share it.
 
-    fingerprint: model and tokenizer, part of every id. digest: names contents; two of them under one name raise
-    ChunkError, and none is ever taken for the other.
+    fingerprint: model and tokenizer, part of every id. digest: names contents; two of them under one name
+    raise ChunkError, and none is ever taken for the other.
     secret: of the rolling hash, for tests.
     """
 
@@ -196,7 +196,7 @@ class Registry:
             for i, entry in self._prefixes.along(keys[first:last]):
                 stop, size = first + i, self._columns.length(entry)
                 edge = edges[min(bisect_right(edges, at), len(edges) - 1)]
-                if at + size == stop <= edge and np.array_equal(self._view(entry), tokens[at:stop]):
+                if at + size == stop <= edge and _equal(self._view(entry), tokens[at:stop]):
                     spans.append(Span(at, stop, "prefix", self._columns.id(entry)))
                     at = stop
             if not spans:  # one that is known ends within the longest chunk
@@ -249,7 +249,7 @@ class Registry:
         return entry, False
 
     def _is(self, entry: int, tokens: Ids, modality: bytes) -> bool:
-        return self._modalities.get(entry, b"") == modality and np.array_equal(self._view(entry), tokens)
+        return self._modalities.get(entry, b"") == modality and _equal(self._view(entry), tokens)
 
     def _forget(self, entry: int) -> None:
         self._ids.remove(_key(self._columns.raw(entry)), entry)
@@ -287,6 +287,11 @@ def _checked(ids: npt.ArrayLike) -> Ids:
     if tokens.size == 0:
         raise ChunkError("no tokens", "at least one", "leave empty messages out of the window")
     return tokens
+
+
+def _equal(known: Ids32, tokens: Ids) -> bool:
+    """As numpy.array_equal, at half the time for a chunk."""
+    return known.size == tokens.size and bool((known == tokens).all())
 
 
 def _key(raw: bytes) -> int:

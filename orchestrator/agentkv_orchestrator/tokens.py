@@ -7,7 +7,7 @@ from .errors import ChunkError
 
 Ids32 = npt.NDArray[np.int32]
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16
 """Tokens of a block, and the most of one chunk."""
 _LARGEST = 2**31 - 1
 
