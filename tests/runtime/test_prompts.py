@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import accumulate
 
@@ -10,11 +11,13 @@ import pytest
 import torch
 from agentkv_orchestrator.plan import Plan
 
-from agentkv import Window
+from agentkv import Engine, Window
+from agentkv.diagnose.documents import readmes
 from agentkv.errors import InvalidInput, PinnedChunk, TooLong
 from agentkv.handles import Handle
 from agentkv.inputs import Ids
 from agentkv.store.base import Key
+from bench.traces.generated import header
 from tests.runtime.cases import STRICT, assert_exact, assert_unchanged, engine, ids, snapshot
 
 BODY = [ids(150, seed) for seed in range(4)]
@@ -215,3 +218,24 @@ def test_what_nothing_holds_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
         kept.commit()
         assert kept.ids()[-60:].tolist() == ids(60, 1).tolist()
         assert handle.tokens == 60
+
+
+@pytest.mark.slow
+def test_an_agent_whose_header_changes_stays_inside_its_budget() -> None:
+    """Audited, on the embedded model: real documents below a header of another length each turn."""
+    documents = [text[:900] for _, text in readmes()][:4]
+    rng = random.Random(0)
+    with Engine.from_pretrained() as built:
+        window = built.window("balanced")
+        tokenizer = built.tokenizer
+        parts = [np.array(tokenizer("\n" + text)["input_ids"], dtype=np.int64) for text in documents]
+        question = np.array(tokenizer("\nIn short, the first text is about")["input_ids"], dtype=np.int64)
+        for turn in range(3):
+            front = np.array(tokenizer(header(rng, "agent", turn))["input_ids"], dtype=np.int64)
+            show(window, front, *parts, question)
+            plan = window.commit()
+            found = window.audit(attribute=False)
+            assert plan.predicted_kl <= window.policy.kl_budget
+            assert found.kl <= window.policy.kl_budget
+            if turn:
+                assert prefilled(plan) <= len(front) + len(question) + max(map(len, parts))
