@@ -276,10 +276,9 @@ class Registry:
         return self._tokens.view(int(self._columns.offsets[entry]), self._columns.length(entry))
 
     def _chunk(self, entry: int, kind: str, span: int | None = None) -> Chunk:
-        length = self._columns.length(entry)
-        return Chunk(
-            id=self._columns.id(entry), kind=kind, length=length, span=length if span is None else span
-        )
+        length, media = self._columns.length(entry), entry in self._modalities
+        span = length if span is None else span
+        return Chunk(id=self._columns.id(entry), kind=kind, length=length, span=span, media=media)
 
 
 def _checked(ids: npt.ArrayLike) -> Ids:
