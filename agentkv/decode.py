@@ -19,7 +19,7 @@ from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 from agentkv import rules
 from agentkv.cache import Run
 from agentkv.errors import EmptyChunk
-from agentkv.handles import Entry, Handle
+from agentkv.handles import Entry, Handle, words
 from agentkv.inputs import Ids, marker_ids
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _settle_answer(window: Window, first: int, position: int, head: int, ids: Id
     if len(ids):
         parts = window.cut_parts(ids, "assistant")
         text = window.engine.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        handle = Handle(window.engine.numbers(1), "assistant", len(ids), " ".join(text.split())[:48])
+        handle = Handle(window.engine.numbers(1), "assistant", len(ids), words(text))
         content = content.with_entry(Entry(handle, parts), len(content.order))
         graph = graph.revise([*graph.placements, *_placements(graph, parts, first, position, hearsay)])
         window.last_answer = handle

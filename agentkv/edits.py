@@ -1,22 +1,23 @@
-"""The edits of a window: each notes what is wanted and touches no tensor."""
+"""The edits of a window: each notes what is wanted and touches no row."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from agentkv_orchestrator.chunks import Chunk
-from agentkv_orchestrator.cut import cut, recover
 from agentkv_orchestrator.window import WindowGraph
 
 from agentkv import messages, rules
 from agentkv.errors import Busy, ClosedError, InvalidInput, TooLong
-from agentkv.handles import Content, Entry, Handle
+from agentkv.handles import Content, Entry, Handle, words
 from agentkv.inputs import Ids, tokenise
 from agentkv.media import Media, Tokens
+from agentkv.parts import take_along
+from agentkv.prompts import prompted
 from agentkv.replacing import replaced
 from agentkv.vision import require_text
 
@@ -134,7 +135,7 @@ class Edits:
             count = sum(len(ids) for ids, _ in pieces)
             rules.fits(self.content.tokens + count, self.max_tokens)
             at = self._index(before)
-            handle = Handle(self.engine.numbers(1), kind, count, _words(messages.preview(parts)))
+            handle = Handle(self.engine.numbers(1), kind, count, words(messages.preview(parts)))
             cut = [part for ids, media in pieces for part in self._cut(ids, media, kind)]
             shown = (self.engine.tokens(chunk.id).media for _, chunk in cut)
             held = tuple(m for m in shown if m is not None)
@@ -147,6 +148,21 @@ class Edits:
         if media is None:
             return self.cut_parts(ids, kind)
         return ((self.engine.numbers(1), self.engine.register(ids, kind, media)),)
+
+    def set_prompt(
+        self, ids: Ids, boundaries: Iterable[int] = (), kind: str = "prompt"
+    ) -> tuple[Handle, ...]:
+        """Hold exactly this prompt: what stood here and stands in it stays, at whatever place, what the store
+        knows comes back, the rest is new. All that is not in it is evicted.
+
+        ids: int64 ``[T]``, no template added; what opens every window may be left out. boundaries: edges of
+        messages and tool schemas; each stretch between two is a message, with the handle that it had where it
+        did not change. Raises PinnedChunk where a pinned one is missing, EmptyChunk, InvalidInput, TooLong.
+        """
+        with self.editing():
+            rules.kind(kind)
+            self.content, handles = prompted(self, ids, boundaries, kind)
+            return handles
 
     def evict(self, handle: Handle) -> None:
         """Take it out of the window. Its KV goes to the store, so that it can be recalled.
@@ -219,7 +235,7 @@ class Edits:
             require_text(ids, self.engine.tower)
             rules.fits(self.content.tokens - handle.tokens + len(ids), self.max_tokens)
             parts = replaced(self, old, ids)
-            new = Handle(self.engine.numbers(1), handle.kind, len(ids), _words(text))
+            new = Handle(self.engine.numbers(1), handle.kind, len(ids), words(text))
             entry = Entry(new, parts, old.pinned, old.clean, old.order_free)
             content = self.content.with_entry(entry, self._index(handle))
             # The new text has the old one's placements; a recall of the old one asks for others.
@@ -258,15 +274,18 @@ class Edits:
     def cut_parts(self, ids: Ids, kind: str) -> tuple[tuple[int, Chunk], ...]:
         """Content-defined chunks of one message (its edges are boundaries), each under a fresh uid.
 
-        A piece never seen before is searched for known windows of 128 tokens (Irminsul's S1 recovery).
+        Known content is found in it wherever it stood before, and what the store holds of it is taken along.
         """
-        spans: list[tuple[int, int]] = []
-        for a, b in cut(ids):
-            found = recover(ids[a:b], self.engine.chunks.knows, self.engine.fingerprint)
-            hit = any(chunk_id for _, _, chunk_id in found)
-            spans += [(a + x, a + y) for x, y, _ in found] if hit else [(a, b)]
-        first = self.engine.numbers(len(spans))
-        return tuple((first + i, self.engine.register(ids[x:y], kind)) for i, (x, y) in enumerate(spans))
+        found = self.engine.admit(ids, kind)
+        take_along(self.engine, found)
+        first = self.engine.numbers(len(found))
+        return tuple((first + i, chunk) for i, (chunk, _) in enumerate(found))
+
+    def holds(self) -> set[str]:
+        """Ids of all chunks that stand here or that a handle may bring back. No lock: values are replaced."""
+        parts = [e.parts for c in (self.content, self.committed) for _, e in c.entries]
+        held = {chunk.id for part in parts for _, chunk in part}
+        return held | {p.chunk.id for p in self.graph.placements}
 
     @contextmanager
     def editing(self) -> Iterator[None]:
@@ -298,8 +317,3 @@ class Edits:
         if before is None:
             return len(self.content.order)
         return self.content.order.index(rules.live(self.content, before).handle.id)
-
-
-def _words(text: str) -> str:
-    """The first words, for people."""
-    return " ".join(text.split())[:48]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
-from agentkv_orchestrator.chunks import Chunk, ChunkTable
+from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.registry import Registry
 from agentkv_orchestrator.residency import FrozenResidency
+from agentkv_orchestrator.spans import Span
 
 from agentkv.backends.base import Backend
 from agentkv.backends.torch import TorchBackend
@@ -22,7 +25,7 @@ from agentkv.config import EngineConfig
 from agentkv.errors import ClosedError, NothingStored
 from agentkv.executor import Executor
 from agentkv.forward import Runner
-from agentkv.inputs import Ids, template_of
+from agentkv.inputs import SINK_TOKENS, Ids, template_of
 from agentkv.media import Media, Tokens
 from agentkv.mending import Estimator
 from agentkv.models import embedded, hf
@@ -32,8 +35,8 @@ from agentkv.store.memory import MemoryStore
 from agentkv.vision import VisionAdapter, tower_of
 from agentkv.window import Window
 
-SINK_TOKENS = 32
-"""Tokens of the fixed prefix in front of canonicals (Irminsul's first-chunk carve-out, method §3)."""
+FEWEST_CHUNKS = 1 << 14
+"""As many chunks are remembered at least, whether anything holds them or not."""
 
 
 class Engine:
@@ -66,7 +69,8 @@ class Engine:
         )
         self.recipe = self._recipe()
         self.backend = self._backend(self.sink)
-        self.chunks = ChunkTable()
+        self.chunks = Registry(self.fingerprint)
+        self._sweep_at = FEWEST_CHUNKS
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
@@ -157,12 +161,30 @@ class Engine:
         media: what they stand for; of equal ones the first stays, as long as someone holds what `tokens`
         gives.
         """
+        self._sweep()
         if media is None:
-            return self.chunks.register(ids, kind, self.fingerprint)
-        chunk = self.chunks.register(ids, kind, self.fingerprint, media.digest, media.span)
+            return self.chunks.register(ids, kind)
+        chunk = self.chunks.register(ids, kind, media.digest, media.span)
         with self._lock:
             self._media.setdefault(chunk.id, media)  # the first one may be held by others
         return chunk
+
+    def admit(
+        self, ids: Ids, kind: str, boundaries: Iterable[int] = (), carve: int = 0
+    ) -> list[tuple[Chunk, Span]]:
+        """A text as chunks, those that are known wherever they stood; see `Registry.admit`."""
+        self._sweep()
+        return self.chunks.admit(ids, kind, boundaries, carve)
+
+    def _sweep(self) -> None:
+        """Forget chunks that no window and no store holds, each time their number has doubled."""
+        if len(self.chunks) < self._sweep_at:
+            return
+        held = {key.chunk for key in self.store.keys()}  # noqa: SIM118
+        for window in list(self._windows):
+            held |= window.holds()
+        self.chunks.retain(held)
+        self._sweep_at = max(FEWEST_CHUNKS, 2 * len(self.chunks))
 
     def tokens(self, chunk_id: str) -> Tokens:
         """What a chunk stands for. Raises ChunkError for an unknown id, NothingStored for an image that no

@@ -28,6 +28,11 @@ class Handle:
         return f"<{self.kind} #{self.id}: {self.preview!r}, {self.tokens} tokens>"
 
 
+def words(text: str) -> str:
+    """The first words of a message, for people."""
+    return " ".join(text.split())[:48]
+
+
 @dataclass(frozen=True)
 class Entry:
     """A handle's state in one window: its chunks in order, each with the uid of its placement.

@@ -16,6 +16,10 @@ from agentkv.errors import EmptyChunk, InvalidInput
 
 Ids = NDArray[np.int64]
 
+SINK_TOKENS = 32
+"""The first tokens of a sequence take much of its attention, whatever they are. So many stand in front of
+canonicals, and are computed where a prompt opens otherwise than before (Irminsul's first-chunk carve-out)."""
+
 ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
 """Kinds that are chat roles; every other kind (document, note, tool, ...) is shown to the model as a user
 message."""

@@ -62,7 +62,7 @@ def replaced(window: Edits, old: Entry, new: Ids) -> Parts:
     """
     before = np.concatenate([window.engine.chunks.ids(chunk.id) for _, chunk in old.parts])
     blocks = list(common(before, new))
-    parts = _divided(window, old, {edge for b in blocks for edge in (b.old, b.old + b.tokens)})
+    parts = divided(window, old, {edge for b in blocks for edge in (b.old, b.old + b.tokens)})
     found, done = list[tuple[int, Chunk]](), 0
     for start, part in _inside(parts, blocks):
         if start > done:
@@ -86,8 +86,11 @@ def _inside(parts: Parts, blocks: list[Block]) -> Iterator[tuple[int, tuple[int,
         start = stop
 
 
-def _divided(window: Edits, entry: Entry, offsets: set[int]) -> Parts:
-    """Parts of ``entry`` divided at token ``offsets``; a chunk that is placed twice stays whole."""
+def divided(window: Edits, entry: Entry, offsets: set[int]) -> Parts:
+    """Parts of ``entry`` divided at token ``offsets``; a chunk that is placed twice stays whole.
+
+    Its live placements are divided with it, in the graph and in noted and committed content alike.
+    """
     engine, pieces, start = window.engine, dict[int, Parts](), 0
     live = [p.chunk.id for p in window.graph.placements]
     for uid, chunk in entry.parts:

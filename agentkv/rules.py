@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from agentkv_orchestrator.trace import ROLES
 
@@ -121,3 +123,14 @@ def token_ids(ids: Ids, vocabulary: int) -> None:
             expected=f"0 to {vocabulary - 1}",
             do="tokenise with this model's tokenizer",
         )
+
+
+def boundaries(edges: Iterable[int], size: int) -> list[int]:
+    """Those edges as numbers. Raises InvalidInput for any that is not inside a text of ``size`` tokens."""
+    found = [int(edge) for edge in edges]
+    outside = [edge for edge in found if not 0 <= edge <= size]
+    if outside:
+        raise InvalidInput(
+            got=f"a boundary at token {outside[0]}", expected=f"0 to {size}", do="count tokens of this prompt"
+        )
+    return found

@@ -20,7 +20,7 @@ from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-FILES = ("README.md", "docs/families.md", "docs/performance.md", "docs/quality.md")
+FILES = ("README.md", "docs/families.md", "docs/performance.md", "docs/quality.md", "docs/registry.md")
 _MARKED = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 Rows = list[dict[str, Any]]
@@ -191,6 +191,43 @@ def memory() -> str:
     )
 
 
+def recovery() -> str:
+    """Shares of tokens that each arm knows again, by kind of trace."""
+    found = load("registry")
+    interval = "{share:.1%} [{low:.1%}, {high:.1%}]"
+    arms = list(next(iter(found.values()))["arms"])
+    rows = [[arm, *(interval.format(**trace["arms"][arm]) for trace in found.values())] for arm in arms]
+    sizes = ["{prompts} prompts, {sessions} sessions, {tokens:,} tokens".format(**t) for t in found.values()]
+    return markdown(["known, of what is behind the exact prefix", *found], [*rows, ["*size*", *sizes]])
+
+
+def registry_lookups() -> str:
+    """A registry of a million chunks."""
+    r = load("registry_lookups")
+    rows = [
+        ["entries", f"{r['entries']:,}, {r['mean_tokens']} tokens each"],
+        *(
+            [
+                f"look-up, {kind}",
+                f"median {r[kind]['median_us']} µs, p99 {r[kind]['p99_us']} µs "
+                f"(p99 of the processor's time: {r[kind]['p99_processor_us']} µs)",
+            ]
+            for kind in ("hit", "miss")
+        ),
+        [
+            "matching a prompt of 8,000 tokens",
+            f"{r['known_prompt_ms']} ms known, {r['new_prompt_ms']} ms new",
+        ],
+        [
+            "overhead of an entry",
+            f"{r['overhead_bytes']} bytes, at most {r['most_overhead_bytes']} on the way",
+        ],
+        ["its id and tokens", f"{r['key_bytes']} and {r['token_bytes']} bytes"],
+        ["machine", r["hardware"]],
+    ]
+    return markdown(["", "measured"], rows)
+
+
 SHORT = {
     "re-prefill": "computed again behind A (re-prefill)",
     "blind": "reused as it is (blind)",
@@ -222,6 +259,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "quality": lambda: markdown(*evals.quality()),
     "binding": lambda: markdown(*evals.binding()),
     "binding_short": binding_short,
+    "recovery": recovery,
+    "registry_lookups": registry_lookups,
     "conversions": lambda: markdown(*models.conversions()),
     "screen_readouts": lambda: markdown(*models.readouts()),
     "screen_tasks": lambda: markdown(*models.tasks()),

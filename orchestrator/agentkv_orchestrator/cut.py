@@ -9,18 +9,20 @@ reaches the low bits. It also doubles: a window of 2w is the window of w, XOR it
 tokens take six vectorised passes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from .chunks import Ids, digest
+from .chunks import Ids
 from .errors import ChunkError
 
 _Hashes = npt.NDArray[np.uint64]
 _BLOCK = 1 << 15
 """Tokens hashed at a time: the block and its scratch stay in the L2 cache."""
+LARGEST = 512
+"""The longest piece."""
 
 
 def cut(
@@ -30,7 +32,7 @@ def cut(
     window: int = 64,
     bits: int = 7,
     smallest: int = 32,
-    largest: int = 512,
+    largest: int = LARGEST,
 ) -> list[tuple[int, int]]:
     """Cut [n] token ids into (start, stop) pieces that cover them in order.
 
@@ -66,7 +68,7 @@ def _hits(tokens: Ids, window: int, bits: int) -> list[int]:
 
 def _gear(tokens: Ids, window: int) -> _Hashes:
     """h_i of every token, uint64 [n]; near the start the window holds what there is."""
-    hashes = _splitmix64(tokens.astype(np.uint64))
+    hashes = splitmix64(tokens.astype(np.uint64))
     width = 1
     while width < window:
         hashes[width:] ^= hashes[:-width] >> np.uint64(width)
@@ -74,7 +76,7 @@ def _gear(tokens: Ids, window: int) -> _Hashes:
     return hashes
 
 
-def _splitmix64(x: _Hashes) -> _Hashes:
+def splitmix64(x: _Hashes) -> _Hashes:
     """Steele, Lea and Flood's finaliser: 64 well-mixed bits from any integer. Works in place."""
     x += np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(30)
@@ -99,38 +101,3 @@ def _pieces(hits: list[int], size: int, smallest: int, largest: int) -> list[tup
             cuts.pop()
         cuts.append(size)
     return list(pairwise(cuts))
-
-
-def recover(
-    ids: npt.ArrayLike, known: Callable[[str], bool], fingerprint: str, width: int = 128
-) -> list[tuple[int, int, str | None]]:
-    """Split the tokens of a miss into windows of `width` and find those that were seen before.
-
-    Returns (start, stop, id) in order; id is None for runs that nobody knows, which are joined. The last
-    window may be shorter. Only offsets that are multiples of `width` are tried.
-    """
-    tokens = np.asarray(ids, dtype=np.int64).reshape(-1)
-    return list(_joined(_windows(tokens, known, fingerprint, width)))
-
-
-def _windows(
-    tokens: Ids, known: Callable[[str], bool], fingerprint: str, width: int
-) -> Iterator[tuple[int, int, str | None]]:
-    for start in range(0, tokens.size, width):
-        stop = min(start + width, tokens.size)
-        key = digest(tokens[start:stop], fingerprint)
-        yield start, stop, key if known(key) else None
-
-
-def _joined(windows: Iterable[tuple[int, int, str | None]]) -> Iterator[tuple[int, int, str | None]]:
-    miss: tuple[int, int] | None = None
-    for start, stop, key in windows:
-        if key is None:
-            miss = (miss[0] if miss else start, stop)
-            continue
-        if miss:
-            yield *miss, None
-            miss = None
-        yield start, stop, key
-    if miss:
-        yield *miss, None

@@ -130,7 +130,7 @@ def test_the_glossary_has_the_words_of_the_interface() -> None:
     assert not wanted - set(terms())
 
 
-@pytest.mark.parametrize("name", ["families.md", "performance.md", "quality.md"])
+@pytest.mark.parametrize("name", ["families.md", "performance.md", "quality.md", "registry.md"])
 def test_figures_come_from_tables(name: str) -> None:
     text = (ROOT / "docs" / name).read_text()
     by_hand = re.sub(r"<!-- table:\w+ -->.*?<!-- /table -->", "", text, flags=re.DOTALL)
@@ -145,6 +145,14 @@ def test_snippets_of_the_concepts_run() -> None:
     assert snippets
     for snippet in snippets:
         exec(compile(ast.parse(snippet), "docs/concepts.md", "exec"), {})
+
+
+@pytest.mark.slow
+def test_the_snippet_of_the_registry_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the embedded model: below the header that changed nothing is computed."""
+    ((_, snippet),) = _FENCE.findall((ROOT / "docs/registry.md").read_text())
+    exec(compile(ast.parse(snippet), "docs/registry.md", "exec"), {})
+    assert "rotated" in capsys.readouterr().out
 
 
 def test_messages_of_a_recording_engine_have_no_template() -> None:

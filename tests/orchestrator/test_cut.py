@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from agentkv_orchestrator.chunks import digest
-from agentkv_orchestrator.cut import _BLOCK, _gear, cut, recover
+from agentkv_orchestrator.cut import _BLOCK, _gear, cut
 from agentkv_orchestrator.errors import ChunkError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,22 +126,6 @@ def test_small_and_large_texts(size: int, sizes: list[int]) -> None:
 def test_impossible_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ChunkError, match="keep the default"):
         cut([1, 2, 3], **options)
-
-
-def test_recovery_finds_known_windows_inside_a_miss() -> None:
-    text = token_ids(5, 1000)
-    known = {digest(text[128:256], "m"), digest(text[256:384], "m"), digest(text[896:1000], "m")}
-    found = recover(text, known.__contains__, "m")
-    assert [(a, b, key is not None) for a, b, key in found] == [
-        (0, 128, False),
-        (128, 256, True),
-        (256, 384, True),
-        (384, 896, False),
-        (896, 1000, True),
-    ]
-    assert {key for *_, key in found if key} == known
-    assert recover(text, known.__contains__, "another model") == [(0, 1000, None)]
-    assert recover([], known.__contains__, "m") == []
 
 
 def test_cutting_and_digesting_take_a_time_linear_in_the_tokens() -> None:

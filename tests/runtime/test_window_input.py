@@ -235,6 +235,7 @@ def test_a_window_that_has_wandered_may_still_be_filled() -> None:
 EDITS: dict[str, Callable[[Rig, Window], object]] = {
     "append": lambda r, w: w.append(words(3)),
     "append_ids": lambda r, w: w.append_ids(ids(3)),
+    "set_prompt": lambda r, w: w.set_prompt(ids(3)),
     "evict": lambda r, w: w.evict(r.a),
     "recall": lambda r, w: w.recall(r.gone),
     "move": lambda r, w: w.move(r.a),
@@ -317,7 +318,7 @@ def test_every_edit_is_in_these_tables() -> None:
         "agenerate",
         "astream",
     }
-    looks |= {"error_in_front", "require_open"}
+    looks |= {"error_in_front", "require_open", "holds"}
     public = {name for name, _ in inspect.getmembers(Window, inspect.isfunction) if not name.startswith("_")}
     assert public - looks == set(EDITS)
 

@@ -1,0 +1,1 @@
+"""Conversations of agents with their tools, as material for prompts that shift."""
