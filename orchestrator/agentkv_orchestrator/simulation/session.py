@@ -10,9 +10,10 @@ from ..diff import Wanted
 from ..match import match
 from ..placement import arranged
 from ..plan import Plan, Stash
-from ..planner import after, make_plan, plan_settle
+from ..planner import after, make_plan
 from ..policy import Policy
 from ..residency import FrozenResidency
+from ..settle import plan_settle
 from ..trace import Message, Turn
 from ..window import Frame, Placement, WindowGraph
 from .account import Account
