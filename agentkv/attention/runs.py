@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +12,10 @@ from torch import Tensor
 
 from agentkv.attention.band import attend_band
 from agentkv.attention.full import attend_at_once, attend_full
+from agentkv.attention.scattered import attend_scattered
+
+SCATTERED = 16
+"""Tokens of a run up to which neighbours in a forward share one pass over the keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,14 +64,33 @@ def attend_runs(
     ΣT, D]``, k ``[1, H, N, D]``, v ``[1, H, N, Dv]``; returns ``[1, Hq, ΣT, Dv]``.
     """
     parts, done = [], 0
-    for span in (Span(*run) for run in runs):
-        for first, last, causal in span.pieces():
-            stop = span.end - span.tokens + last
-            parts.append(
-                _attend(q[:, :, done + first : done + last], k[:, :, :stop], v[:, :, :stop], rule, causal)
-            )
-        done += span.tokens
+    for scattered, group in itertools.groupby((Span(*run) for run in runs), _small):
+        spans = list(group)
+        if scattered and len(spans) > 1:
+            rows = [row for span in spans for row in range(span.end - span.tokens, span.end)]
+            parts.append(_attend_rows(q[:, :, done : done + len(rows)], k, v, rule, rows))
+            done += len(rows)
+            continue
+        for span in spans:
+            for first, last, causal in span.pieces():
+                stop = span.end - span.tokens + last
+                piece = q[:, :, done + first : done + last]
+                parts.append(_attend(piece, k[:, :, :stop], v[:, :, :stop], rule, causal))
+            done += span.tokens
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def _small(span: Span) -> bool:
+    """Too few tokens for a pass over the keys of their own."""
+    return span.tokens <= SCATTERED and not span.both_ways
+
+
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, rule: Rule, rows: list[int]) -> Tensor:
+    at = torch.tensor(rows, device=q.device)
+    stop = rows[-1] + 1
+    window = rule.window if rule.window and rule.window < stop else None
+    out, lse = attend_scattered(q, k[:, :, :stop], v[:, :, :stop], rule.scale, at, window, rule.softcap)
+    return _sunk(out, lse, rule).to(q.dtype)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule, causal: bool) -> Tensor:
@@ -78,6 +102,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule, causal: bool) -> Tensor
         out, lse = attend_band(q, k, v, rule.scale, causal, window, rule.softcap)
     else:
         out, lse = attend_full(q, k, v, rule.scale, causal)
-    if rule.sinks is not None:  # one more term in the denominator: e^lse / (e^lse + e^sink)
-        out = out * torch.sigmoid(lse - rule.sinks[:, None].to(lse.dtype))[..., None]
-    return out.to(q.dtype)
+    return _sunk(out, lse, rule).to(q.dtype)
+
+
+def _sunk(out: Tensor, lse: Tensor, rule: Rule) -> Tensor:
+    if rule.sinks is None:
+        return out
+    # One more term in the denominator: e^lse / (e^lse + e^sink).
+    return out * torch.sigmoid(lse - rule.sinks[:, None].to(lse.dtype))[..., None]

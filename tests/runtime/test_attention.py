@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agentkv.attention import Rule, Span, attend_runs, attention_function, band, seeing
+from agentkv.attention import Rule, Span, attend_runs, attention_function, band, scattered, seeing
 from agentkv.attention.full import attend_at_once, attend_full
 from agentkv.attention.partial import partial_attention
 from agentkv.errors import Busy, UnsupportedModel
@@ -137,7 +137,16 @@ def test_rows_that_are_not_contiguous() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("runs", [[(4, 4)], [(3, 9), (5, 20)], [(2, 2), (1, 10), (6, 31)]])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(4, 4)],
+        [(3, 9), (5, 20)],
+        [(2, 2), (1, 10), (6, 31)],
+        [(3, 9), (1, 12), (20, 40), (2, 50), (1, 60)],
+        [(18, 18), (1, 30), (17, 60)],
+    ],
+)
 def test_runs_are_one_attention_each(runs: list[tuple[int, int]], rule: str) -> None:
     every = runs[-1][1]
     k, v = draw(2, every, torch.float64, 1), draw(2, every, torch.float64, 2)
@@ -192,6 +201,19 @@ def test_a_window_costs_no_more_than_its_band(monkeypatch: pytest.MonkeyPatch) -
     attend_runs(q, k, v, Rule(0.3, window=64), [(500, 3000)])
     assert max(queries for queries, _ in widest) <= band.BLOCK
     assert max(keys for _, keys in widest) < 64 + band.BLOCK
+
+
+def test_rows_here_and_there_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+
+    def spy(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        passes.append(args[0].shape[2])
+        return partial_attention(*args, **kwargs)
+
+    monkeypatch.setattr(scattered, "partial_attention", spy)
+    q, (k, v) = draw(2, 50, torch.float32, 0), (draw(2, 300, torch.float32, s) for s in (1, 2))
+    attend_runs(q, k, v, Rule(0.3), [(1, 4 * row + 2) for row in range(50)])
+    assert passes == [50]
 
 
 def test_a_full_run_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
