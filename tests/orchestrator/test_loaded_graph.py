@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -102,21 +103,20 @@ def test_a_mutated_window_holds_together_or_is_refused(script: list, data: st.Da
         written = mutated(written, path, how, data.draw(JUNK), data.draw(st.integers(-3, 3)))
     try:
         graph = WindowGraph.from_json(json.dumps(written))
-    except WindowError as error:
-        assert error.got
+    except WindowError:
         return
     assert not contradictions(graph)
     assert WindowGraph.from_json(graph.to_json()) == graph
-    graph.stale(), graph.graph  # noqa: B018: neither may raise
+    assert set(graph.stale()) <= set(graph.graph.nodes)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=12) | JUNK.map(json.dumps))
 def test_any_other_text_is_refused(text: str) -> None:
-    try:
-        assert not contradictions(WindowGraph.from_json(text))
-    except WindowError as error:
-        assert "the JSON of a WindowGraph" in error.expected
+    found = None
+    with suppress(WindowError):
+        found = WindowGraph.from_json(text)
+    assert found in (None, WindowGraph())
 
 
 def test_a_lone_surrogate_is_refused() -> None:

@@ -128,7 +128,7 @@ def test_an_edge_carries_the_revision_in_which_its_dependent_was_written() -> No
 def test_what_an_edit_made_stale() -> None:
     session = Session()
     session.go([session.place(name, 10) for name in "sabc"])
-    s, a, b, c = session.wanted
+    s, _, b, c = session.wanted
     before = session.graph
     session.go([s, b, c], "fast")
     slid = session.graph
