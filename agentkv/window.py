@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from agentkv_orchestrator.explain import explain
+from agentkv_orchestrator.explain import Format, explain
 from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.window import WindowGraph
@@ -215,15 +215,15 @@ class Window(Edits):
             self.commit()
             return audit(self, question, new_tokens, attribute)
 
-    def explain(self, fmt: Literal["text", "json", "mermaid"] = "text") -> str:
-        """Why the last commit did what it did. fmt: text, json or mermaid. Raises InvalidInput before any
-        commit."""
+    def explain(self, fmt: Format = "text") -> str:
+        """Why the last commit did what it did, and why it was slow. fmt: text, json, mermaid or html. Raises
+        InvalidInput before any commit."""
         self.require_open()
         if self.last_plan is None:
             raise InvalidInput(
                 got="a window that was never committed", expected="a plan", do="call commit() first"
             )
-        return explain(self.last_plan, fmt, self.committed.names())
+        return explain(self.last_plan, fmt, self.committed.names(), self.last_outcome.ms)
 
     def stats(self) -> dict[str, Any]:
         """Sizes and totals, all in tokens, bytes or milliseconds."""
