@@ -25,6 +25,14 @@ def related(window: Window, handle: Handle, how: Relation) -> list[Handle]:
     return _handles(window, {uid for part in own for uid in asks[how](part)} - own)
 
 
+def names(window: Window) -> dict[int, str]:
+    """By uid: kind and first words of every message that this window has held, and of what was replaced as
+    far back as its history goes."""
+    before = (e for r in (*window.past.past, *window.past.future) for e in r.content)
+    found = {uid: e.handle.name for e in before for uid, _ in e.parts}
+    return found | window.committed.names() | window.content.names()
+
+
 def _handles(window: Window, uids: Iterable[int]) -> list[Handle]:
     """The live messages of these placements, in window order."""
     chosen = set(uids)

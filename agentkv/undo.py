@@ -119,4 +119,4 @@ def described(before: Entries, entries: Entries, known: Content) -> str:
 def _named(entries: Sequence[Entry]) -> str:
     if len(entries) > SHOWN:
         return f"{len(entries)} messages"
-    return ", ".join(f"{e.handle.kind} {e.handle.preview[:24]!r}" for e in entries)
+    return ", ".join(e.handle.name for e in entries)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +28,13 @@ from agentkv.decode import Sampling, Timing, answer
 from agentkv.edits import Edits
 from agentkv.errors import InvalidInput, OutOfMemory, TooLong
 from agentkv.executor import Outcome
+from agentkv.export import export
 from agentkv.forward import out_of_memory
 from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal, settle
 from agentkv.page import window_html
-from agentkv.queries import Relation, related
+from agentkv.queries import Relation, names, related
 from agentkv.undo import Past, opened, recorded, stale, step
 from agentkv.usage import Usage
 
@@ -223,7 +225,13 @@ class Window(Edits):
             raise InvalidInput(
                 got="a window that was never committed", expected="a plan", do="call commit() first"
             )
-        return explain(self.last_plan, fmt, self.committed.names(), self.last_outcome.ms)
+        return explain(self.last_plan, fmt, names(self), self.last_outcome.ms)
+
+    def export(self, folder: str | Path) -> str:
+        """Write what `plan` plans from to JSON files in ``folder``; returns the command that makes the same
+        plan from them, without a model. Raises InvalidInput where that cannot be written."""
+        with self.editing():
+            return export(self, Path(folder))
 
     def stats(self) -> dict[str, Any]:
         """Sizes and totals, all in tokens, bytes or milliseconds."""
@@ -280,9 +288,8 @@ class Window(Edits):
         return self.content.tokens
 
     def __repr__(self) -> str:
-        return (
-            f"<Window: {self.content.tokens} of {self.max_tokens} tokens, {len(self.content.order)} messages>"
-        )
+        size = f"{self.content.tokens} of {self.max_tokens} tokens"
+        return f"<Window: {size}, {len(self.content.order)} messages>"
 
     def _repr_html_(self) -> str:
         return window_html(self)

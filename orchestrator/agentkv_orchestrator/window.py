@@ -4,9 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -21,6 +20,9 @@ from .errors import WindowError
 from .lineage import EMPTY, Lineage, Runs, pack, unpack
 from .loaded import require_credible
 from .reading import read_data, read_json
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def same_as(row: str) -> Any:
@@ -164,13 +166,15 @@ class WindowGraph(BaseModel):
         return {p.uid: p for p in self.placements}
 
     @cached_property
-    def graph(self) -> nx.DiGraph:
+    def graph(self) -> "nx.DiGraph":
         """Edges run from antecedent to dependent, by what is in the tensors. An edge's `revision` is the one
         in which the dependent was last written.
 
         Where a chunk stands twice, its mentions among the antecedents are given out in window order. After
         reorders the graph may hold cycles: A conditioned on B before, B prefilled behind A since.
         """
+        import networkx as nx  # a third of the time that a planning process takes to start
+
         graph = nx.DiGraph()
         graph.add_nodes_from(self._by_uid)
         copies: dict[str, list[int]] = defaultdict(list)
@@ -218,6 +222,8 @@ class WindowGraph(BaseModel):
 
     def cascade(self, uid: int) -> tuple[int, ...]:
         """Everything that a change to this placement reaches: dependents of dependents, in window order."""
+        import networkx as nx
+
         return self._ordered(nx.descendants(self.graph, self._require(uid)))
 
     def stale(self) -> tuple[int, ...]:

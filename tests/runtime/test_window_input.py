@@ -250,6 +250,7 @@ EDITS: dict[str, Callable[[Rig, Window], object]] = {
     "learn_removal": lambda r, w: w.learn_removal(r.a),
     "undo": lambda r, w: w.undo(),
     "redo": lambda r, w: w.redo(),
+    "export": lambda r, w: w.export("/nonexistent/folder"),
     "fork": lambda r, w: w.fork(),
     "generate": lambda r, w: w.generate(words(3)),
     "stream": lambda r, w: next(w.stream(words(3))),
