@@ -1,5 +1,6 @@
 """Where a plan's time goes and which part of the edit is the reason: what is asked of a slow turn first."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -73,19 +74,29 @@ def errors(plan: Plan, names: Names) -> list[Item]:
     groups: dict[tuple[str, str], list[Op]] = {}
     for op in plan.ops:
         if op.kl > 0:
-            groups.setdefault((op.op.replace("_", " "), op.reason), []).append(op)
+            groups.setdefault((op.op.replace("_", " "), _alike(op)), []).append(op)
     items = []
-    for (verb, reason), ops in groups.items():
+    for (verb, _), ops in groups.items():
         share = sum(op.kl for op in ops) / plan.predicted_kl
         what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
-        items.append(Item(what, reason, sum(op.ms for op in ops), share, tuple(ops)))
+        items.append(Item(what, _said(ops), sum(op.ms for op in ops), share, tuple(ops)))
     return sorted(items, key=lambda item: -item.share)
 
 
 def _group(op: Op, plan: Plan) -> tuple[str, str]:
     if isinstance(op, Prefill):
         return "prefill", _reuse(op, plan)
-    return op.op.replace("_", " "), "moved" if isinstance(op, Rotate) else op.reason
+    return op.op.replace("_", " "), "moved" if isinstance(op, Rotate) else _alike(op)
+
+
+def _alike(op: Op) -> str:
+    """The reason without its numbers: chunks further behind have more in front, and the same happened."""
+    return re.sub(r"\b\d+ (chunk|row)s?\b", r"\1s", op.reason)
+
+
+def _said(ops: Sequence[Op]) -> str:
+    """The reason of ops that are alike; with its numbers where they agree."""
+    return ops[0].reason if len({op.reason for op in ops}) == 1 else _alike(ops[0])
 
 
 def _reuse(op: Prefill, plan: Plan) -> str:
@@ -106,7 +117,7 @@ def _item(verb: str, reason: str, ops: Sequence[Op], plan: Plan, names: Names) -
         "live": lambda: f"{_changed(ops)}; {_over(ops, plan)}",
         "stored": lambda: f"{_changed(ops)}; {_over(ops, plan)}",
         "moved": lambda: _moves(ops),
-    }.get(reason, lambda: reason)
+    }.get(reason, lambda: _said(ops))
     what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
     return Item(what, why(), ms, ms / plan.predicted_ms, tuple(ops))
 
