@@ -27,6 +27,7 @@ from agentkv.handles import Handle
 from agentkv.kv import KVBlock
 from agentkv.patches import OrbitMean
 from agentkv.store.base import Key, Note
+from agentkv.undo import recorded
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -57,6 +58,7 @@ def _refresh(window: Window, ms: float) -> Plan | None:
     check(plan, window.graph, wanted, holding, rows)
     window.engine.executor.execute(plan, window.kv, 0, notes(window, plan))
     window.graph, window.last_plan = after(window.graph, plan, wanted, holding), plan
+    window.past = recorded(window, window.past, window.committed, window.committed)
     return plan
 
 

@@ -11,7 +11,6 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from agentkv.audit import Audit, audit
 from agentkv.cache import Run
 from agentkv.committing import carry_out, frame, held, planned
 from agentkv.decode import Sampling, Timing, answer
+from agentkv.disposal import Disposal, disposable
 from agentkv.edits import Edits
 from agentkv.errors import InvalidInput, OutOfMemory, TooLong
 from agentkv.executor import Outcome
@@ -34,7 +34,7 @@ from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal, settle
 from agentkv.page import window_html
-from agentkv.queries import Relation, names, related
+from agentkv.queries import Relation, names, related, stats
 from agentkv.undo import Past, opened, recorded, stale, step
 from agentkv.usage import Usage
 
@@ -159,20 +159,19 @@ class Window(Edits):
     def stale(self, since: int | None = None) -> list[Handle]:
         """Committed messages whose KV was conditioned on something else than what stands in front now.
 
-        since: only those that were not at this revision (`Revision.number` of `history`), so what the edits
-        after it have made stale.
+        since: only those that were not at this revision of `history`: what edits have made stale since.
         """
         self.require_open()
         return stale(self, since)
 
     def related(self, handle: Handle, how: Relation = "dependents") -> list[Handle]:
-        """Committed messages by whose KV was computed behind whose: the antecedents of ``handle``, its
-        dependents, or all that a change of it reaches (cascade)."""
+        """Committed messages that ``handle`` was computed behind (antecedents), that were computed behind it
+        (dependents), or that a change of it reaches (cascade)."""
         self.require_open()
         return related(self, handle, how)
 
     def fork(self) -> Window:
-        """A second window with the same content and handles; rows are shared until one of the two changes."""
+        """A second window with the same content, handles and history; it shares rows until one changes."""
         with self.editing():
             self.commit()
             twin = Window.__new__(Window)
@@ -217,6 +216,23 @@ class Window(Edits):
             self.commit()
             return audit(self, question, new_tokens, attribute)
 
+    def disposable(
+        self,
+        handle: Handle,
+        question: Handle | None = None,
+        policy: str | Policy | None = None,
+        threshold: float | None = None,
+    ) -> Disposal:
+        """Whether the answer to a question changes when ``handle`` leaves; the window is not changed.
+
+        question: as for `audit`. policy: how it would leave (the window's; "exact" is the truth, at the price
+        of a prefill). threshold: KL up to which it can go (the policy's KL budget).
+        """
+        with self.editing():
+            self.commit()
+            leaving = self.policy if policy is None else Policy.parse(policy)
+            return disposable(self, handle, question, leaving, threshold)
+
     def explain(self, fmt: Format = "text") -> str:
         """Why the last commit did what it did, and why it was slow. fmt: text, json, mermaid or html. Raises
         InvalidInput before any commit."""
@@ -236,18 +252,7 @@ class Window(Edits):
     def stats(self) -> dict[str, Any]:
         """Sizes and totals, all in tokens, bytes or milliseconds."""
         self.require_open()
-        return {
-            "tokens": self.graph.tokens,
-            "chunks": len(self.graph.placements),
-            "stale_chunks": len(self.graph.stale()),
-            "max_tokens": self.max_tokens,
-            "rows": {"start": self.kv.start, "end": self.kv.end, "capacity": self.kv.capacity},
-            "kv_bytes": self.kv.nbytes,
-            "store_bytes": self.engine.store.nbytes,
-            "policy": self.policy.name,
-            "last_answer": asdict(self.timing),
-            **asdict(self.usage),
-        }
+        return stats(self)
 
     def ids(self) -> Ids:
         """int64 ids ``[T]`` of the committed window, in order: what a re-prefill would run over."""

@@ -58,6 +58,10 @@ class Noted:
         self.calls += [("prefill", run.row, len(run.ids)) for run in runs]
         return self._backend.prefill(kv, runs, keep)
 
+    def ask(self, kv: WindowKV, runs: Sequence[Run]) -> torch.Tensor:
+        self.calls += [("prefill", run.row, len(run.ids)) for run in runs]
+        return self._backend.ask(kv, runs)
+
     def canonical(self, ids: Any, media: Media | None = None) -> KVBlock:
         self.calls.append(("canonical", 0, len(ids)))
         return self._backend.canonical(ids, media)

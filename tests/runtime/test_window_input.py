@@ -255,6 +255,7 @@ EDITS: dict[str, Callable[[Rig, Window], object]] = {
     "generate": lambda r, w: w.generate(words(3)),
     "stream": lambda r, w: next(w.stream(words(3))),
     "audit": lambda r, w: w.audit(),
+    "disposable": lambda r, w: w.disposable(r.a),
 }
 
 
