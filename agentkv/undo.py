@@ -55,8 +55,8 @@ def step(window: Window, steps: int, back: bool) -> Plan:
     window.content = restored(window, past.now.content)
     plan = window.commit()
     entries = tuple(window.committed.live())  # in an order of their own where they are order-free
-    here = {"number": window.graph.revision, "content": entries, "stale": stale_ids(window, window.committed)}
-    window.past = past.amended(replace(past.now, **here))
+    number, stale = window.graph.revision, stale_ids(window, window.committed)
+    window.past = past.amended(Revision(number, past.now.edit, entries, stale))
     return plan
 
 
