@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from agentkv import rules
 from agentkv.cache import Overlay, Run, WindowKV
-from agentkv.errors import InvalidInput
 from agentkv.handles import Handle
 from agentkv.inputs import marker_ids
+from agentkv.queries import asked_of
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -96,16 +95,8 @@ def _moved(run: Run, kv: WindowKV) -> Run:
 
 def _span(window: Window, question: Handle | None) -> tuple[int, int, str]:
     """Rows of the question (its message, or the last one that is no answer) and its kind."""
-    live = window.content.live()
-    asked = [e for e in live if e.handle.kind != "assistant"] or live
-    entry = rules.live(window.content, question) if question else asked[-1] if asked else None
+    entry = asked_of(window, question)
     rows = {p.uid: p for p in window.graph.placements}
-    if entry is None or rows[entry.parts[0][0]].row == window.kv.start:
-        raise InvalidInput(
-            got="a question with nothing in front of it",
-            expected="at least two messages",
-            do="append a question",
-        )
     return rows[entry.parts[0][0]].row, rows[entry.parts[-1][0]].stop, entry.handle.kind
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkv.errors import AgentKVError
+from agentkv.plan_command import plan
 from agentkv.simulate import simulate
 
 if TYPE_CHECKING:
@@ -150,6 +151,9 @@ def diagnose(
     except KeyboardInterrupt:
         typer.echo("agentkv: interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+app.command()(plan)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from agentkv.cache import Run
 from agentkv.errors import EmptyChunk
 from agentkv.handles import Entry, Handle, words
 from agentkv.inputs import Ids, marker_ids
+from agentkv.undo import recorded
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -117,7 +118,10 @@ class _Decoding:
         except BaseException:
             window.content = content
             raise
+        past, known = window.past, window.committed
         window.commit(headroom=room - len(self.head), keep=1)  # the head is in the window by now
+        if len(self.head):  # no revision of its own
+            window.past = recorded(window, past, window.content.without({window.content.order[-1]}), known)
         window.kv.own()  # a commit that writes nothing leaves the rows shared with forks
         logits, last = window.last_outcome.logits, window.graph.placements[-1]
         prefilled = window.last_plan is not None and any(
@@ -211,7 +215,9 @@ def _settle_answer(window: Window, first: int, position: int, head: int, ids: Id
         content = content.with_entry(Entry(handle, parts), len(content.order))
         graph = graph.revise([*graph.placements, *_placements(graph, parts, first, position, hearsay)])
         window.last_answer = handle
-    window.graph, window.content, window.committed = graph, content, content
+    window.graph = graph
+    window.past = recorded(window, window.past, content, window.committed)
+    window.content = window.committed = content
     window.usage = replace(window.usage, decoded=window.usage.decoded + max(0, len(ids) - head))
 
 

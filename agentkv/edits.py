@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from agentkv_orchestrator.chunks import Chunk
+from agentkv_orchestrator.history import History
 from agentkv_orchestrator.window import WindowGraph
 
 from agentkv import messages, rules
@@ -32,6 +33,7 @@ class Edits:
     max_tokens: int
     content: Content
     committed: Content
+    past: History[tuple[Entry, ...]]
     graph: WindowGraph
 
     def __init__(self) -> None:

@@ -24,6 +24,11 @@ class Handle:
     tokens: int
     preview: str
 
+    @property
+    def name(self) -> str:
+        """What plans and histories call it."""
+        return f"{self.kind} {self.preview[:24]!r}"
+
     def __repr__(self) -> str:
         return f"<{self.kind} #{self.id}: {self.preview!r}, {self.tokens} tokens>"
 
@@ -75,7 +80,7 @@ class Content:
     def names(self) -> dict[int, str]:
         """By uid: kind and first words of every message this window has held."""
         entries = self._by_id.values()  # type: ignore[attr-defined]
-        return {uid: f"{e.handle.kind} {e.handle.preview[:24]!r}" for e in entries for uid, _ in e.parts}
+        return {uid: e.handle.name for e in entries for uid, _ in e.parts}
 
     @property
     def tokens(self) -> int:

@@ -5,23 +5,61 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agentkv_orchestrator.check import check
 from agentkv_orchestrator.chunks import Chunk, context_key, set_key
+from agentkv_orchestrator.plan import Plan
+from agentkv_orchestrator.planner import after
 from agentkv_orchestrator.residency import removal_key
+from agentkv_orchestrator.settle import plan_refresh, plan_settle
 from agentkv_orchestrator.window import Placement
 
 from agentkv import rules
 from agentkv.cache import Run
-from agentkv.errors import InvalidInput
+from agentkv.committing import frame, held, notes
+from agentkv.errors import InvalidInput, NothingStored
 from agentkv.handles import Handle
 from agentkv.kv import KVBlock
 from agentkv.patches import OrbitMean
 from agentkv.store.base import Key, Note
+from agentkv.undo import recorded
 
 if TYPE_CHECKING:
     from agentkv.window import Window
+
+
+def settle(window: Window, ms: float | None) -> Plan:
+    """See `Window.settle`."""
+    engine, start = window.engine, time.perf_counter()
+    refreshed = None if ms is None else _refresh(window, ms)
+    left = None if ms is None else ms - (refreshed.predicted_ms if refreshed else 0.0)
+    plan = plan_settle(window.graph, engine.residency(), window.policy, engine.costs, left)
+    for op in plan.ops:
+        with suppress(NothingStored):  # gone since the plan was made: nothing left to do for it
+            engine.executor.idle(op, window.kv)
+    idle_ms = window.usage.idle_ms + (time.perf_counter() - start) * 1e3
+    window.usage = replace(window.usage, idle_ms=idle_ms)
+    return refreshed.and_then(plan) if refreshed else plan
+
+
+def _refresh(window: Window, ms: float) -> Plan | None:
+    """Carry out the refresh that is worth most within ``ms``."""
+    wanted, holding, rows = window.committed.wanted(), held(window), window.engine.layout.max_positions
+    plan = plan_refresh(
+        window.graph, wanted, holding, window.engine.costs, window.policy, frame(window), rows, ms
+    )
+    if plan is None:
+        return None
+    check(plan, window.graph, wanted, holding, rows)
+    window.engine.executor.execute(plan, window.kv, 0, notes(window, plan))
+    window.graph, window.last_plan = after(window.graph, plan, wanted, holding), plan
+    window.past = recorded(window, window.past, window.committed, window.committed)
+    return plan
 
 
 def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: int) -> int:

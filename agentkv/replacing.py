@@ -107,6 +107,8 @@ def divided(window: Edits, entry: Entry, offsets: set[int]) -> Parts:
         if window.graph.get(uid) is not None:
             window.graph = split(window.graph, uid, pieces[uid])
     window.content, window.committed = _with(window.content, pieces), _with(window.committed, pieces)
+    if pieces:
+        window.past = window.past.rewritten(lambda entries: tuple(_divided_entry(e, pieces) for e in entries))
     return _parts(entry, pieces)
 
 
@@ -116,4 +118,9 @@ def _parts(entry: Entry, pieces: Mapping[int, Parts]) -> Parts:
 
 def _with(content: Content, pieces: Mapping[int, Parts]) -> Content:
     """Whichever message has a divided placement has its pieces now; a rollback finds them there."""
-    return Content(content.order, tuple((i, replace(e, parts=_parts(e, pieces))) for i, e in content.entries))
+    return Content(content.order, tuple((i, _divided_entry(e, pieces)) for i, e in content.entries))
+
+
+def _divided_entry(entry: Entry, pieces: Mapping[int, Parts]) -> Entry:
+    parts = _parts(entry, pieces)
+    return entry if parts == entry.parts else replace(entry, parts=parts)

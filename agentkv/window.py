@@ -11,42 +11,35 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from agentkv_orchestrator.check import check
-from agentkv_orchestrator.diff import Wanted
-from agentkv_orchestrator.errors import CapacityError
-from agentkv_orchestrator.explain import explain
-from agentkv_orchestrator.placement import arranged
-from agentkv_orchestrator.plan import Plan, Stash
-from agentkv_orchestrator.planner import after, make_plan
+from agentkv_orchestrator.explain import Format, explain
+from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.policy import Policy
-from agentkv_orchestrator.residency import Context, FrozenResidency
-from agentkv_orchestrator.settle import plan_refresh, plan_settle
-from agentkv_orchestrator.window import Frame, WindowGraph
+from agentkv_orchestrator.window import WindowGraph
 
 from agentkv.audit import Audit, audit
 from agentkv.cache import Run
+from agentkv.committing import carry_out, frame, held, planned
 from agentkv.decode import Sampling, Timing, answer
+from agentkv.disposal import Disposal, disposable
 from agentkv.edits import Edits
-from agentkv.errors import InvalidInput, NothingStored, OutOfMemory, TooLong
+from agentkv.errors import InvalidInput, OutOfMemory, TooLong
 from agentkv.executor import Outcome
+from agentkv.export import export
 from agentkv.forward import out_of_memory
 from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
-from agentkv.learn import learn_orders, learn_removal
+from agentkv.learn import learn_orders, learn_removal, settle
 from agentkv.page import window_html
-from agentkv.store.base import Note, residency
+from agentkv.queries import Relation, names, related, stats
+from agentkv.undo import Past, opened, recorded, stale, step
 from agentkv.usage import Usage
 
 if TYPE_CHECKING:
     from agentkv.engine import Engine
-
-REPLANS = 3
-"""How often a plan is made anew when the store dropped what it counted on."""
 
 
 class Window(Edits):
@@ -64,6 +57,7 @@ class Window(Edits):
         self.kv = engine.backend.new_kv(min(engine.config.first_rows, engine.layout.max_positions))
         self.graph = WindowGraph()
         self.committed = Content()
+        self.past = opened()
         self.usage = Usage()
         self.timing = Timing()
         self.last_plan: Plan | None = None
@@ -75,23 +69,7 @@ class Window(Edits):
 
         headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
         """
-        return self._plan(self._held(), headroom)[0]
-
-    def _plan(self, held: FrozenResidency, headroom: int) -> tuple[Plan, list[Wanted]]:
-        """A plan, and the window that it is for: order-free messages stand where they cost least."""
-        self.require_open()
-        rows = self.engine.layout.max_positions
-        given = (held, self.engine.costs, self.policy, self._frame(), rows, headroom)
-        try:
-            wanted = arranged(self.graph, self.content.wanted(), *given)
-            return make_plan(self.graph, wanted, *given), wanted
-        except CapacityError as error:
-            raise TooLong(error.got, error.expected, error.do) from error
-
-    def _frame(self) -> Frame:
-        first = self.graph.placements[0] if self.graph.placements else None
-        position = first.position if first else self.kv.start
-        return Frame(start=self.kv.start, capacity=self.kv.capacity, position=position)
+        return planned(self, held(self), headroom)[0]
 
     def commit(self, headroom: int = 0, keep: int = 0) -> Plan:
         """Carry out all noted edits. On failure the window is as it was at the last commit, and the error
@@ -104,7 +82,7 @@ class Window(Edits):
         with self.editing():
             start = time.perf_counter()
             try:
-                plan, outcome, graph, content = self._carry_out(headroom, keep)
+                plan, outcome, graph, content = carry_out(self, headroom, keep)
             except BaseException as error:
                 self.content = self.committed
                 if out_of_memory(error) and not isinstance(error, OutOfMemory):
@@ -115,42 +93,11 @@ class Window(Edits):
                     ) from error
                 raise
             self.graph = graph
+            self.past = recorded(self, self.past, content, self.committed)
             self.content = self.committed = content
             self.last_plan, self.last_outcome = plan, outcome
             self.usage = self.usage.plus(plan, (time.perf_counter() - start) * 1e3)
             return plan
-
-    def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph, Content]:
-        attempts = 0
-        while True:
-            since, held, attempts = time.perf_counter(), self._held(), attempts + 1
-            plan, wanted = self._plan(held, headroom)
-            check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
-            planning = (time.perf_counter() - since) * 1e3
-            try:
-                outcome = self.engine.executor.execute(plan, self.kv, keep, self._notes(plan))
-            except NothingStored:  # the store dropped something between the plan and now
-                if attempts == REPLANS:
-                    raise
-                continue
-            outcome.ms["plan"] = planning
-            graph = after(self.graph, plan, wanted, held)
-            return plan, outcome, graph, self.content.as_placed(wanted)
-
-    def _held(self) -> FrozenResidency:
-        """What the store has for the chunks that stand here or are wanted."""
-        chunks = {chunk.id: chunk.length for e in self.content.live() for _, chunk in e.parts}
-        chunks |= {p.chunk.id: p.chunk.length for p in self.graph.placements}
-        return residency(self.engine.store, chunks)
-
-    def _notes(self, plan: Plan) -> dict[int, Note]:
-        """By uid, what to keep beside the KV that ``plan`` stashes."""
-        stashed = (self.graph.get(op.uid) for op in plan.ops if isinstance(op, Stash))
-        return {
-            p.uid: Note(p.hearsay, Context(chunks=p.antecedents, tokens=p.antecedent_tokens))
-            for p in stashed
-            if p is not None
-        }
 
     def error_in_front(self, row: int) -> float:
         """Predicted KL of the rows in front of ``row``, as the last commit left them: hearsay for what is
@@ -168,27 +115,7 @@ class Window(Edits):
         plan that was carried out. Raises what `commit` raises; the window is then as it was.
         """
         with self.editing():
-            start = time.perf_counter()
-            refreshed = None if ms is None else self._refresh(ms)
-            left = None if ms is None else ms - (refreshed.predicted_ms if refreshed else 0.0)
-            plan = plan_settle(self.graph, self.engine.residency(), self.policy, self.engine.costs, left)
-            for op in plan.ops:
-                with suppress(NothingStored):  # gone since the plan was made: nothing left to do for it
-                    self.engine.executor.idle(op, self.kv)
-            self.usage = replace(self.usage, idle_ms=self.usage.idle_ms + (time.perf_counter() - start) * 1e3)
-            return refreshed.and_then(plan) if refreshed else plan
-
-    def _refresh(self, ms: float) -> Plan | None:
-        """Carry out the refresh that is worth most within ``ms``."""
-        wanted, held, rows = self.committed.wanted(), self._held(), self.engine.layout.max_positions
-        costs, frame = self.engine.costs, self._frame()
-        plan = plan_refresh(self.graph, wanted, held, costs, self.policy, frame, rows, ms)
-        if plan is None:
-            return None
-        check(plan, self.graph, wanted, held, rows)
-        self.engine.executor.execute(plan, self.kv, 0, self._notes(plan))
-        self.graph, self.last_plan = after(self.graph, plan, wanted, held), plan
-        return plan
+            return settle(self, ms)
 
     def learn_orders(self, handles: Sequence[Handle], orders: int = 6, seed: int = 0) -> int:
         """Idle work: form orbit patches for these neighbouring messages, so that any order of them is a
@@ -208,8 +135,43 @@ class Window(Edits):
             self.commit()
             return learn_removal(self, handle)
 
+    def undo(self, steps: int = 1) -> Plan:
+        """Ask for what the window held ``steps`` revisions ago, messages, pins and clean views, and commit
+        that. Edits that are noted and not committed count as the newest revision.
+
+        KV that was stored when it was lost comes back as it was where the store still has it; the rest is up
+        to the policy. What was appended since stays known, as evicted. Raises InvalidInput when the history
+        is shorter, and what `commit` raises.
+        """
+        with self.editing():
+            return step(self, steps, back=True)
+
+    def redo(self, steps: int = 1) -> Plan:
+        """The reverse of `undo`, until the next edit is committed."""
+        with self.editing():
+            return step(self, steps, back=False)
+
+    def history(self) -> Past:
+        """What was committed, revision by revision, the live one last, and what `redo` goes to; prints."""
+        self.require_open()
+        return self.past
+
+    def stale(self, since: int | None = None) -> list[Handle]:
+        """Committed messages whose KV was conditioned on something else than what stands in front now.
+
+        since: only those that were not at this revision of `history`: what edits have made stale since.
+        """
+        self.require_open()
+        return stale(self, since)
+
+    def related(self, handle: Handle, how: Relation = "dependents") -> list[Handle]:
+        """Committed messages that ``handle`` was computed behind (antecedents), that were computed behind it
+        (dependents), or that a change of it reaches (cascade)."""
+        self.require_open()
+        return related(self, handle, how)
+
     def fork(self) -> Window:
-        """A second window with the same content and handles; rows are shared until one of the two changes."""
+        """A second window with the same content, handles and history; it shares rows until one changes."""
         with self.editing():
             self.commit()
             twin = Window.__new__(Window)
@@ -254,31 +216,43 @@ class Window(Edits):
             self.commit()
             return audit(self, question, new_tokens, attribute)
 
-    def explain(self, fmt: Literal["text", "json", "mermaid"] = "text") -> str:
-        """Why the last commit did what it did. fmt: text, json or mermaid. Raises InvalidInput before any
-        commit."""
+    def disposable(
+        self,
+        handle: Handle,
+        question: Handle | None = None,
+        policy: str | Policy | None = None,
+        threshold: float | None = None,
+    ) -> Disposal:
+        """Whether the answer to a question changes when ``handle`` leaves; the window is not changed.
+
+        question: as for `audit`. policy: how it would leave (the window's; "exact" is the truth, at the price
+        of a prefill). threshold: KL up to which it can go (the policy's KL budget).
+        """
+        with self.editing():
+            self.commit()
+            leaving = self.policy if policy is None else Policy.parse(policy)
+            return disposable(self, handle, question, leaving, threshold)
+
+    def explain(self, fmt: Format = "text") -> str:
+        """Why the last commit did what it did, and why it was slow. fmt: text, json, mermaid or html. Raises
+        InvalidInput before any commit."""
         self.require_open()
         if self.last_plan is None:
             raise InvalidInput(
                 got="a window that was never committed", expected="a plan", do="call commit() first"
             )
-        return explain(self.last_plan, fmt, self.committed.names())
+        return explain(self.last_plan, fmt, names(self), self.last_outcome.ms)
+
+    def export(self, folder: str | Path) -> str:
+        """Write what `plan` plans from to JSON files in ``folder``; returns the command that makes the same
+        plan from them, without a model. Raises InvalidInput where that cannot be written."""
+        with self.editing():
+            return export(self, Path(folder))
 
     def stats(self) -> dict[str, Any]:
         """Sizes and totals, all in tokens, bytes or milliseconds."""
         self.require_open()
-        return {
-            "tokens": self.graph.tokens,
-            "chunks": len(self.graph.placements),
-            "stale_chunks": len(self.graph.stale()),
-            "max_tokens": self.max_tokens,
-            "rows": {"start": self.kv.start, "end": self.kv.end, "capacity": self.kv.capacity},
-            "kv_bytes": self.kv.nbytes,
-            "store_bytes": self.engine.store.nbytes,
-            "policy": self.policy.name,
-            "last_answer": asdict(self.timing),
-            **asdict(self.usage),
-        }
+        return stats(self)
 
     def ids(self) -> Ids:
         """int64 ids ``[T]`` of the committed window, in order: what a re-prefill would run over."""
@@ -291,11 +265,11 @@ class Window(Edits):
 
         upto: stop in front of this row of the window.
         """
-        frame, found = self._frame(), []
+        stands, found = frame(self), list[Run]()
         for p in self.graph.placements:
             if upto is None or p.row < upto:
                 ids, media = self.engine.tokens(p.chunk.id)
-                found.append(Run(p.row - frame.start, ids, p.position - frame.position, media))
+                found.append(Run(p.row - stands.start, ids, p.position - stands.position, media))
         return found
 
     def close(self) -> None:
@@ -305,6 +279,7 @@ class Window(Edits):
                 self.closed = True
                 self.kv.release()
                 self.content = self.committed = Content()
+                self.past = opened()
                 self.engine.forget(self)
 
     def __enter__(self) -> Window:
@@ -318,9 +293,8 @@ class Window(Edits):
         return self.content.tokens
 
     def __repr__(self) -> str:
-        return (
-            f"<Window: {self.content.tokens} of {self.max_tokens} tokens, {len(self.content.order)} messages>"
-        )
+        size = f"{self.content.tokens} of {self.max_tokens} tokens"
+        return f"<Window: {size}, {len(self.content.order)} messages>"
 
     def _repr_html_(self) -> str:
         return window_html(self)

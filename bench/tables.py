@@ -13,14 +13,22 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
-from bench.eval import diagnoses, models
+from bench.eval import diagnoses, models, window_tables
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-FILES = ("README.md", "docs/families.md", "docs/performance.md", "docs/quality.md", "docs/registry.md")
+FILES = (
+    "README.md",
+    "docs/families.md",
+    "docs/performance.md",
+    "docs/quality.md",
+    "docs/registry.md",
+    "docs/window.md",
+)
 _MARKED = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 Rows = list[dict[str, Any]]
@@ -247,6 +255,17 @@ def binding_short() -> str:
     return markdown([header[0].replace("B's KV", "KV of chunk B"), *header[1:3], header[4]], cells)
 
 
+SLOW_TURN = ROOT / "tests" / "golden" / "balanced_computes_where_the_budget_ends.json"
+
+
+def slow_turn() -> str:
+    """What an explanation says first: the edit, where the time goes, where the error comes from."""
+    lines: list[str] = json.loads(SLOW_TURN.read_text())["explained"]
+    told = [line for line in lines[1:] if line.startswith("  the edit:") or "% of " in line.partition(":")[0]]
+    wrapped = (fill(line, 110, subsequent_indent="      ") for line in (lines[0], *told))
+    return "```\n" + "\n".join(wrapped) + "\n```\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "edits": edits,
     "edits_detail": edits_detail,
@@ -264,6 +283,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "conversions": lambda: markdown(*models.conversions()),
     "screen_readouts": lambda: markdown(*models.readouts()),
     "screen_tasks": lambda: markdown(*models.tasks()),
+    "disposable": lambda: markdown(*window_tables.disposable(window_tables.load())),
+    "slow_turn": slow_turn,
+    "branches": lambda: markdown(*window_tables.branches(window_tables.load())),
     "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
     "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
     "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),

@@ -9,19 +9,20 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agentkv_orchestrator.explain.words import COLOURS
+
 from agentkv.demo.errors import BadOutput, MissingExtra
 from agentkv.demo.report import KL_NOISE, Run, Segment, Status, setting, verdict
-from agentkv.page import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FATES: dict[Status, tuple[str, str]] = {
-    "reused": (COLOURS["keep"], "left in place"),
-    "rotated": (COLOURS["rotate"], "moved by rotation"),
-    "patched": (COLOURS["load"], "brought from the store"),
-    "recomputed": (COLOURS["prefill"], "recomputed"),
+    "reused": (COLOURS["reused"], "left in place"),
+    "rotated": (COLOURS["rotated"], "moved by rotation"),
+    "patched": (COLOURS["patched"], "brought from the store"),
+    "recomputed": (COLOURS["recomputed"], "recomputed"),
     "decoded": ("#8d99ae", "the answer, decoded"),
 }
 """Colour and words for what happened to tokens."""

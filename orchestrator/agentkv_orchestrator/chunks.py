@@ -58,5 +58,7 @@ class Chunk(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _text_spans_its_length(cls, data: dict[str, object]) -> dict[str, object]:
-        return {"span": data["length"], **data} if "length" in data and "span" not in data else data
+    def _text_spans_its_length(cls, data: object) -> object:
+        if isinstance(data, dict) and "length" in data and "span" not in data:
+            return {"span": data["length"], **data}
+        return data

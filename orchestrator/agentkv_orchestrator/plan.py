@@ -1,11 +1,16 @@
 """A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .policy import PolicyName
 from .window import Frame, same_as
+
+if TYPE_CHECKING:
+    from .explain import Format
 
 
 class _Frozen(BaseModel):
@@ -18,6 +23,8 @@ class Alternative(_Frozen):
     name: str
     ms: float
     kl: float
+    reason: str = ""
+    """What it would have started from, as the reason of an op says it."""
     why_not: str
 
 
@@ -204,6 +211,12 @@ class Plan(_Frozen):
         return self.model_copy(
             update={"ops": self.ops + idle.ops, "predicted_ms": self.predicted_ms + idle.predicted_ms}
         )
+
+    def explain(self, fmt: "Format" = "text", names: Mapping[int, str] = MappingProxyType({})) -> str:
+        """The plan written out: text, json, mermaid or html. See `agentkv_orchestrator.explain.explain`."""
+        from .explain import explain  # which needs this module
+
+        return explain(self, fmt, names)
 
     def to_json(self, indent: int | None = None) -> str:
         return self.model_dump_json(indent=indent)

@@ -132,7 +132,8 @@ def _written(
 
 def _alternative(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> Alternative:
     ms = round(other.ms + owed, 4) if owed else other.ms
-    return Alternative(name=other.name, ms=ms, kl=other.kl, why_not=why_not(other, chosen, policy, owed))
+    reason, passed = other.steps[-1].reason, why_not(other, chosen, policy, owed)
+    return Alternative(name=other.name, ms=ms, kl=other.kl, reason=reason, why_not=passed)
 
 
 def _stashes(

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from .lineage import Lineage
 
@@ -25,8 +25,13 @@ class Resident(BaseModel):
     """Antecedent sets with a patch that serves every order of the set."""
     removals: frozenset[str] = frozenset()
     """Context changes, as removal_key, with a patch on the conditioned KV."""
-    hearsay: dict[str, float] = Field(default_factory=dict)
+    hearsay: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """By any of the keys above: KL of second hand in what is stored there (see `Placement`); 0 if absent."""
+
+    @field_serializer("conditioned", "patches", "orbits", "removals")
+    def _in_order(self, keys: frozenset[str]) -> list[str]:
+        """Equal residents are written alike."""
+        return sorted(keys)
 
     @property
     def empty(self) -> bool:
@@ -83,3 +88,14 @@ class FrozenResidency:
 
     def context(self, key: str) -> Context | None:
         return self._contexts.get(key)
+
+    def contexts(self) -> dict[str, Context]:
+        """All that is remembered of context keys."""
+        return dict(self._contexts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FrozenResidency):
+            return NotImplemented
+        return (self._residents, self._contexts) == (other._residents, other._contexts)
+
+    __hash__ = None  # type: ignore[assignment]

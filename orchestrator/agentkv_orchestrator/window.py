@@ -1,18 +1,16 @@
 """The window as a graph: chunks in order, and which of them each chunk's KV was conditioned on."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     NonNegativeInt,
-    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -20,6 +18,11 @@ from pydantic import (
 from .chunks import Chunk
 from .errors import WindowError
 from .lineage import EMPTY, Lineage, Runs, pack, unpack
+from .loaded import require_credible
+from .reading import read_data, read_json
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def same_as(row: str) -> Any:
@@ -66,7 +69,7 @@ class Placement(BaseModel):
     """Conditioned on nothing because that was asked for."""
     clean_front: tuple[str, ...] = ()
     """Antecedents that were clean views when this was computed: it is stale once they are none."""
-    hearsay: float = Field(default=0.0, ge=0)
+    hearsay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """KL of second hand: what stood in front was itself off by this much when this was computed."""
     roundings: int = Field(default=0, ge=0)
     """Casts between a forward and this tensor; each rotation adds one."""
@@ -109,6 +112,9 @@ class _Packed(BaseModel):
     placements: tuple[_Runs, ...]
 
 
+_WRITTEN = ("the JSON of a WindowGraph", "write it with to_json()")
+
+
 class WindowGraph(BaseModel):
     """The live window: an immutable value. One chunk may be placed more than once, under different uids.
 
@@ -126,7 +132,7 @@ class WindowGraph(BaseModel):
         """Written out, antecedents are runs of one table: they would be quadratic in the window otherwise."""
         if not isinstance(data, dict) or "ids" not in data:
             return data
-        packed = _Packed.model_validate({name: data.get(name) for name in ("ids", "placements")})
+        packed = read_data(_Packed, {k: data.get(k) for k in ("ids", "placements")}, WindowError, *_WRITTEN)
         lineages = unpack(packed.ids, (p.antecedents for p in packed.placements))
         placements = [
             {**p, "antecedents": lineage} for p, lineage in zip(data["placements"], lineages, strict=True)
@@ -160,20 +166,25 @@ class WindowGraph(BaseModel):
         return {p.uid: p for p in self.placements}
 
     @cached_property
-    def graph(self) -> nx.DiGraph:
-        """Edges run from antecedent to dependent, by what is in the tensors.
+    def graph(self) -> "nx.DiGraph":
+        """Edges run from antecedent to dependent, by what is in the tensors. An edge's `revision` is the one
+        in which the dependent was last written.
 
         Where a chunk stands twice, its mentions among the antecedents are given out in window order. After
         reorders the graph may hold cycles: A conditioned on B before, B prefilled behind A since.
         """
+        import networkx as nx  # a third of the time that a planning process takes to start
+
         graph = nx.DiGraph()
         graph.add_nodes_from(self._by_uid)
+        copies: dict[str, list[int]] = defaultdict(list)
         for p in self.placements:
-            copies: dict[str, deque[int]] = defaultdict(deque)
-            for q in self.placements:
-                if q is not p:
-                    copies[q.chunk.id].append(q.uid)
-            graph.add_edges_from((copies[a].popleft(), p.uid) for a in p.antecedents if copies[a])
+            copies[p.chunk.id].append(p.uid)
+        for p in self.placements:
+            mentioned: Counter[str] = Counter(p.antecedents)
+            for chunk, times in mentioned.items():
+                others = [uid for uid in copies.get(chunk, ()) if uid != p.uid]
+                graph.add_edges_from(((uid, p.uid) for uid in others[:times]), revision=p.revision)
         return graph
 
     def get(self, uid: int) -> Placement | None:
@@ -211,6 +222,8 @@ class WindowGraph(BaseModel):
 
     def cascade(self, uid: int) -> tuple[int, ...]:
         """Everything that a change to this placement reaches: dependents of dependents, in window order."""
+        import networkx as nx
+
         return self._ordered(nx.descendants(self.graph, self._require(uid)))
 
     def stale(self) -> tuple[int, ...]:
@@ -225,6 +238,11 @@ class WindowGraph(BaseModel):
             clean = clean | {p.chunk.id} if p.clean else clean
         return tuple(found)
 
+    def staled(self, before: "WindowGraph") -> tuple[int, ...]:
+        """What an edit made stale, and whatever else happened since `before`: stale here and not there."""
+        known = set(before.stale())
+        return tuple(uid for uid in self.stale() if uid not in known)
+
     def revise(self, placements: Iterable[Placement]) -> "WindowGraph":
         return WindowGraph(placements=tuple(placements), revision=self.revision + 1)
 
@@ -233,16 +251,11 @@ class WindowGraph(BaseModel):
 
     @classmethod
     def from_json(cls, text: str) -> "WindowGraph":
-        """Inverse of to_json. Raises WindowError for anything else."""
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise WindowError(
-                f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}",
-                "the JSON of a WindowGraph",
-                "write it with to_json()",
-            ) from error
+        """Inverse of to_json. Raises WindowError for anything else, and for a window that contradicts
+        itself."""
+        graph = read_json(cls, text, WindowError, *_WRITTEN)
+        require_credible(graph)
+        return graph
 
     def _ordered(self, uids: Iterable[int]) -> tuple[int, ...]:
         chosen = set(uids)

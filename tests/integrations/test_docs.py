@@ -130,7 +130,9 @@ def test_the_glossary_has_the_words_of_the_interface() -> None:
     assert not wanted - set(terms())
 
 
-@pytest.mark.parametrize("name", ["families.md", "performance.md", "quality.md", "registry.md"])
+@pytest.mark.parametrize(
+    "name", ["families.md", "performance.md", "quality.md", "registry.md", "window.md"]
+)
 def test_figures_come_from_tables(name: str) -> None:
     text = (ROOT / "docs" / name).read_text()
     by_hand = re.sub(r"<!-- table:\w+ -->.*?<!-- /table -->", "", text, flags=re.DOTALL)
@@ -138,13 +140,14 @@ def test_figures_come_from_tables(name: str) -> None:
     assert not _FIGURE.findall(by_hand)
 
 
-def test_snippets_of_the_concepts_run() -> None:
+@pytest.mark.parametrize("name", ["concepts.md", "window.md"])
+def test_snippets_run(name: str) -> None:
     """They need no model; each runs in a namespace of its own."""
-    blocks = _FENCE.findall((ROOT / "docs/concepts.md").read_text())
+    blocks = _FENCE.findall((ROOT / "docs" / name).read_text())
     snippets = [code for language, code in blocks if language == "python"]
     assert snippets
     for snippet in snippets:
-        exec(compile(ast.parse(snippet), "docs/concepts.md", "exec"), {})
+        exec(compile(ast.parse(snippet), f"docs/{name}", "exec"), {})
 
 
 @pytest.mark.slow

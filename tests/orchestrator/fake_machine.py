@@ -205,8 +205,12 @@ class Session:
         self._compare()
         return plan
 
+    def settling(self) -> ops.Plan:
+        """The idle work there is."""
+        return plan_settle(self.graph, self.machine.store.residency(), Policy(), self.costs)
+
     def settle(self) -> ops.Plan:
-        plan = plan_settle(self.graph, self.machine.store.residency(), Policy(), self.costs)
+        plan = self.settling()
         rows = self.machine.rows
         self.machine.run(plan, {})
         self.machine.rows = rows
@@ -219,6 +223,14 @@ class Session:
             self.graph, self.wanted, held, self.costs, Policy(), self.frame, self.max_rows, ms
         )
         return plan and self.carry_out(plan, self.wanted, held)
+
+    def hold_canonical(self, name: str, tokens: int = 100) -> None:
+        """The store has the canonical of a chunk of so many tokens."""
+        self.machine.store.canonical.add(name)
+
+    def forget_copies(self) -> None:
+        """The store drops all conditioned KV, not the patches."""
+        self.machine.store.conditioned.clear()
 
     def learn_orbit(self, name: str, antecedents: Sequence[str]) -> None:
         self.machine.store.canonical.add(name)

@@ -115,3 +115,38 @@ def test_a_window_that_contradicts_itself_is_refused(text: str, message: str) ->
 def test_an_unknown_uid_is_refused() -> None:
     with pytest.raises(WindowError, match="got uid 7, expected one of \\[0\\]"):
         window(("s", ())).cascade(7)
+
+
+def test_an_edge_carries_the_revision_in_which_its_dependent_was_written() -> None:
+    session = Session()
+    session.go([session.place(name, 10) for name in "sa"])
+    session.go([*session.wanted, session.place("b", 10)])
+    edges = session.graph.graph.edges(data="revision")
+    assert sorted(edges) == [(1, 2, 1), (1, 3, 2), (2, 3, 2)]
+
+
+def test_what_an_edit_made_stale() -> None:
+    session = Session()
+    session.go([session.place(name, 10) for name in "sabc"])
+    s, _, b, c = session.wanted
+    before = session.graph
+    session.go([s, b, c], "fast")
+    slid = session.graph
+    assert slid.staled(before) == (b.uid, c.uid)
+    session.go([s, c, b], "fast")
+    assert session.graph.staled(slid) == ()
+    assert session.graph.staled(before) == (c.uid, b.uid)
+    session.go([session.place("x", 10), *session.wanted], "fast")
+    assert session.graph.staled(slid) == (s.uid,)
+
+
+def test_revisions_share_what_an_edit_does_not_touch() -> None:
+    """Copy on write: an append copies no placement, whichever of two branches makes it."""
+    session = Session()
+    session.go([session.place(name, 10) for name in "sab"])
+    base = session.graph
+    for name in "xy":
+        session.graph, session.wanted = base, session.wanted[:3]
+        session.go([*session.wanted, session.place(name, 10)])
+        assert all(p is q for p, q in zip(base.placements, session.graph.placements, strict=False))
+        assert session.graph.placements[3].antecedents.parent is base.placements[2].antecedents

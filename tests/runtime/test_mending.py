@@ -18,6 +18,7 @@ from agentkv.attention import watched
 from agentkv.audit import divergence
 from agentkv.backends.base import Backend
 from agentkv.cache import Run, WindowKV
+from agentkv.committing import held
 from agentkv.errors import NonFinite, UnsupportedModel
 from agentkv.patches import Patch
 from agentkv.store.base import Key
@@ -86,7 +87,7 @@ def recalled(built: Engine, question: bool = True) -> tuple[Window, list[int]]:
 def carried_out(window: Window, plan: Plan) -> torch.Tensor | None:
     """What the executor leaves and answers for a plan that no planner made."""
     outcome = window.engine.executor.execute(plan, window.kv, keep=4)
-    window.graph = after(window.graph, plan, window.content.wanted(), window._held())
+    window.graph = after(window.graph, plan, window.content.wanted(), held(window))
     window.committed = window.content
     return outcome.logits
 

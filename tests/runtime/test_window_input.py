@@ -248,10 +248,14 @@ EDITS: dict[str, Callable[[Rig, Window], object]] = {
     "settle": lambda r, w: w.settle(),
     "learn_orders": lambda r, w: w.learn_orders([r.a]),
     "learn_removal": lambda r, w: w.learn_removal(r.a),
+    "undo": lambda r, w: w.undo(),
+    "redo": lambda r, w: w.redo(),
+    "export": lambda r, w: w.export("/nonexistent/folder"),
     "fork": lambda r, w: w.fork(),
     "generate": lambda r, w: w.generate(words(3)),
     "stream": lambda r, w: next(w.stream(words(3))),
     "audit": lambda r, w: w.audit(),
+    "disposable": lambda r, w: w.disposable(r.a),
 }
 
 
@@ -310,6 +314,9 @@ def test_every_edit_is_in_these_tables() -> None:
         "plan",
         "explain",
         "stats",
+        "history",
+        "stale",
+        "related",
         "ids",
         "runs",
         "close",
