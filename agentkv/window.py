@@ -26,6 +26,7 @@ from agentkv_orchestrator.planner import after, make_plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import Context, FrozenResidency
 from agentkv_orchestrator.settle import plan_refresh, plan_settle
+from agentkv_orchestrator.undo import with_bring_back
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from agentkv.audit import Audit, audit
@@ -71,11 +72,15 @@ class Window(Edits):
         self.last_answer: Handle | None = None
 
     def plan(self, headroom: int = 0) -> Plan:
-        """What `commit` would do now; nothing is carried out.
+        """What `commit` would do now; nothing is carried out. Its evictions say what it would take to undo
+        them at once.
 
         headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
         """
-        return self._plan(self._held(), headroom)[0]
+        held = self._held()
+        plan, wanted = self._plan(held, headroom)
+        rows = self.engine.layout.max_positions
+        return with_bring_back(plan, self.graph, wanted, held, self.engine.costs, self.policy, rows)
 
     def _plan(self, held: FrozenResidency, headroom: int) -> tuple[Plan, list[Wanted]]:
         """A plan, and the window that it is for: order-free messages stand where they cost least."""

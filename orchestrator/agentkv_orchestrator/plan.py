@@ -1,8 +1,8 @@
 """A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from .policy import PolicyName
 from .window import Frame, same_as
@@ -139,6 +139,15 @@ class Evict(_LiveOp):
 
     op: Literal["evict"] = "evict"
     row: int
+    bring_back_ms: float | None = None
+    """What it would take to put the chunk back where it stood, were the plan undone at once; None where
+    nobody asked (`undo.with_bring_back`)."""
+    bring_back_kl: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page: dict[str, Any] = write(self)
+        return {name: value for name, value in page.items() if value is not None}
 
 
 class FormCanonical(_StoreOp):
