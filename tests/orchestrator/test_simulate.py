@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.errors import PlanError, PolicyError
+from agentkv_orchestrator.eviction import LRU
+from agentkv_orchestrator.planner import make_plan
+from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.simulate import ARMS, Options, Report, simulate
+from agentkv_orchestrator.simulation import session as session_module
+from agentkv_orchestrator.simulation.account import Account
 from agentkv_orchestrator.simulation.future import Future, bound
 from agentkv_orchestrator.simulation.rivals import computed, deletions
+from agentkv_orchestrator.simulation.session import Session
 from agentkv_orchestrator.simulation.shape import Shape
+from agentkv_orchestrator.simulation.shelf import Key, Shelf
 from agentkv_orchestrator.trace import Header, Message, Trace, Turn
 from agentkv_orchestrator.traces import GENERATORS, generate
 from hypothesis import given
@@ -183,3 +190,32 @@ def test_a_shape_counts_bytes() -> None:
     assert shape.kv(10) == 10 * 2 * 16 * 4
     assert shape.patch(10) == 2 * 2 * 4 * (10 + 8) * 2
     assert shape.patch(3) == 2 * 2 * 3 * (3 + 8) * 2
+
+
+@pytest.mark.parametrize("policy", ["exact", "balanced", "fast"])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_short_cut_for_growing_windows_changes_nothing(name: str, policy: str) -> None:
+    """Turn by turn the same window, store and account as with a plan for every turn."""
+    made, shape = generate(name, 24, seed=4), Shape.shipped()
+    shelves = [Shelf(1 << 40, LRU[Key](), COSTS, shape) for _ in range(2)]
+    accounts = [Account(), Account()]
+    sessions = [
+        Session(shelf, COSTS, Policy(name=policy), 200_000, account, grow=grow)  # type: ignore[arg-type]
+        for shelf, account, grow in zip(shelves, accounts, (True, False), strict=True)
+    ]
+    for turn in made.turns:
+        for session in sessions:
+            session.step(turn)
+        assert sessions[0].graph == sessions[1].graph
+        assert shelves[0].nbytes == shelves[1].nbytes
+    assert accounts[0].ms == pytest.approx(accounts[1].ms, abs=1e-3)
+    assert (accounts[0].kl, accounts[0].tokens) == (accounts[1].kl, accounts[1].tokens)
+
+
+def test_a_growing_window_makes_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the turns that start it anew: that is what makes a million events a matter of seconds."""
+    made, plans = generate("compaction", 150, seed=1), []
+    monkeypatch.setattr(session_module, "make_plan", lambda *given: plans.append(1) or make_plan(*given))
+    arm(made, "agentkv balanced")
+    summaries = {m.id for turn in made.turns for m in turn.messages if m.kind == "summary"}
+    assert len(plans) == 1 + len(summaries)
