@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.history import History
+from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.window import WindowGraph
 
 from agentkv import messages, rules
@@ -20,6 +21,7 @@ from agentkv.media import Media, Tokens
 from agentkv.parts import take_along
 from agentkv.prompts import prompted
 from agentkv.replacing import replaced
+from agentkv.sliding import By, first_to_leave
 from agentkv.vision import require_text
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class Edits:
     """What `Window` is asked to hold. A call that is refused changes nothing."""
 
     engine: Engine
+    policy: Policy
     max_tokens: int
     content: Content
     committed: Content
@@ -189,8 +192,13 @@ class Edits:
         with self.editing():
             entry = rules.evicted(self.content, handle)
             rules.fits(self.content.tokens + handle.tokens, self.max_tokens)
-            free = entry.order_free and before is None
-            self.content = self.content.with_entry(replace(entry, order_free=free), self._index(before))
+            entry = replace(
+                entry,
+                order_free=entry.order_free and before is None,
+                recalls=entry.recalls + 1,
+                used=self.engine.numbers(1),
+            )
+            self.content = self.content.with_entry(entry, self._index(before))
             return handle
 
     def move(self, handle: Handle, before: Handle | None = None) -> None:
@@ -247,16 +255,17 @@ class Edits:
             self.content = content.without({handle.id})
             return new
 
-    def slide(self, max_tokens: int | None = None) -> list[Handle]:
-        """Evict the oldest messages that are not pinned until at most ``max_tokens`` are left; returns them.
+    def slide(self, max_tokens: int | None = None, by: By = "oldest") -> list[Handle]:
+        """Evict messages that are not pinned until at most ``max_tokens`` are left; returns them in order.
 
-        Raises TooLong when the pinned ones alone are more.
+        by: the oldest first, or those first whose tokens are worth least: seldom recalled, cheap to bring
+        back. Raises TooLong when the pinned ones alone are more, InvalidInput for an unknown ``by``.
         """
         with self.editing():
             limit = self.max_tokens if max_tokens is None else max_tokens
             over, gone = self.content.tokens - limit, []
-            for entry in self.content.live():
-                if over > 0 and not entry.pinned:
+            for entry in first_to_leave(self, by):
+                if over > 0:
                     gone.append(entry.handle)
                     over -= entry.handle.tokens
             if over > 0:

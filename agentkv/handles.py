@@ -42,8 +42,9 @@ def words(text: str) -> str:
 class Entry:
     """A handle's state in one window: its chunks in order, each with the uid of its placement.
 
-    order_free: its order-free neighbours may change places with it. media: what the chunks stand for where
-    they are images; an entry keeps them alive, so that a recall needs no vision tower.
+    order_free: its order-free neighbours may change places with it. recalls: how often it was recalled. used:
+    the engine's number when it came, or was recalled last. media: what the chunks stand for where they are
+    images; an entry keeps them alive, so that a recall needs no vision tower.
     """
 
     handle: Handle
@@ -51,6 +52,8 @@ class Entry:
     pinned: bool = False
     clean: bool = False
     order_free: bool = False
+    recalls: int = 0
+    used: int = 0
     media: tuple[Media, ...] = ()
 
     def wanted(self) -> list[Wanted]:
@@ -98,6 +101,10 @@ class Content:
     def without(self, ids: set[int]) -> Content:
         """These out of the order; their entries stay known."""
         return self.with_order(tuple(i for i in self.order if i not in ids))
+
+    def known(self) -> list[Entry]:
+        """Every message this window has held."""
+        return list(self._by_id.values())  # type: ignore[attr-defined]
 
     def as_placed(self, wanted: Sequence[Wanted]) -> Content:
         """The messages in the order in which `wanted` has their chunks."""

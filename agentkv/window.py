@@ -18,6 +18,7 @@ import numpy as np
 from agentkv_orchestrator.explain import Format, explain
 from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.policy import Policy
+from agentkv_orchestrator.undo import with_bring_back
 from agentkv_orchestrator.window import WindowGraph
 
 from agentkv.audit import Audit, audit
@@ -65,11 +66,15 @@ class Window(Edits):
         self.last_answer: Handle | None = None
 
     def plan(self, headroom: int = 0) -> Plan:
-        """What `commit` would do now; nothing is carried out.
+        """What `commit` would do now; nothing is carried out. Its evictions say what it would take to undo
+        them at once.
 
         headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
         """
-        return planned(self, held(self), headroom)[0]
+        holding = held(self)
+        plan, wanted = planned(self, holding, headroom)
+        rows = self.engine.layout.max_positions
+        return with_bring_back(plan, self.graph, wanted, holding, self.engine.costs, self.policy, rows)
 
     def commit(self, headroom: int = 0, keep: int = 0) -> Plan:
         """Carry out all noted edits. On failure the window is as it was at the last commit, and the error

@@ -270,6 +270,12 @@ def evictor(name: str) -> Evictor[Any]:
     return EVICTORS[name]()
 
 
+def reuse_rate(uses: int, kind_uses: int, kind_members: int, age: int) -> float:
+    """How often something is expected to be used again, per event: its own uses and those its kind had on
+    average, over the events since it was used last (Blankstein et al. 2017, hyperbolic caching)."""
+    return (uses + (kind_uses + 1) / (kind_members + 1)) / (age + 1)
+
+
 _BROUGHT: dict[str, tuple[Timed, ...]] = {
     "canonical": ("place_canonical",),
     "conditioned": ("load",),

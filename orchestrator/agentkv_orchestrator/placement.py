@@ -68,10 +68,11 @@ def arranged(
     for run in _runs(wanted):
         front = EMPTY.extended(w.chunk.id for w in found[: run.first])
         look = _Look(graph, residency, costs, policy)
-        if not look.settled(front, run.units):
+        orders = look.orders(front, run.units)
+        if not look.settled(front, orders[0]):
             price = partial(_price, graph, found, run, settings)
-            order = _climbed(look.orders(front, run.units), price, _EFFORT // len(wanted))
-            found = run.window(found, order)
+            orders = (_climbed(orders, price, _EFFORT // len(wanted)),)
+        found = run.window(found, orders[0])
     return found
 
 
@@ -148,7 +149,7 @@ class _Look:
             for w, link in _walk(front, _flat(units))
         )
 
-    def orders(self, front: Lineage, units: Order) -> Iterator[Order]:
+    def orders(self, front: Lineage, units: Order) -> tuple[Order, ...]:
         """Orders worth a plan, the preferred one first, the one that was asked for last."""
         self._left = _LOOKS
         path = self._longest(front, units)[1]
@@ -157,9 +158,8 @@ class _Look:
         often = sorted(rest, key=lambda unit: (-met[unit[0].chunk.id], unit[0].chunk.id))
         rows = {p.uid: p.row for p in self._graph.placements}
         stay = sorted((u for u in often if u[0].uid in rows), key=lambda unit: rows[unit[0].uid])
-        yield (*path, *stay, *(u for u in often if u[0].uid not in rows))
-        yield (*path, *often)
-        yield units
+        come = (unit for unit in often if unit[0].uid not in rows)
+        return (*path, *stay, *come), (*path, *often), units
 
     def _longest(self, front: Lineage, units: Sequence[Unit]) -> tuple[float, list[Unit]]:
         """The order of some of these that are all exact where they stand, and the ms it saves; most first."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from .policy import PolicyName
 from .window import Frame, same_as
@@ -146,6 +146,15 @@ class Evict(_LiveOp):
 
     op: Literal["evict"] = "evict"
     row: int
+    bring_back_ms: float | None = None
+    """What it would take to put the chunk back where it stood, were the plan undone at once; None where
+    nobody asked (`undo.with_bring_back`)."""
+    bring_back_kl: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        page: dict[str, Any] = write(self)
+        return {name: value for name, value in page.items() if value is not None}
 
 
 class FormCanonical(_StoreOp):

@@ -116,8 +116,7 @@ def test_nothing_leaves_its_run_and_no_plan_gets_slower(windows: list[list[str]]
 
 @pytest.mark.parametrize("budget", [0.0, 0.01, 0.05])
 def test_a_retrieved_set_that_is_ranked_anew_costs_less(budget: float) -> None:
-    """The same KL budget, and at least 30 % less time to compute and to form patches than in arrival
-    order."""
+    """The same KL budget, and at least 30 % less time to compute and form patches than in arrival order."""
     trace = generate("rerank", 60, seed=3)
     arms = {}
     for place in (False, True):

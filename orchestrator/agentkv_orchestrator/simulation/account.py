@@ -35,6 +35,13 @@ class Account:
         self.ms += plan.predicted_ms
         self.kl.append(plan.predicted_kl)
 
+    def grew(self, stood: int, came: int, ms: float) -> None:
+        """As `add`, for a plan that keeps so many tokens and computes so many, at no KL."""
+        self.reused += stood
+        self.recomputed += came
+        self.ms += ms
+        self.kl.append(0.0)
+
     @property
     def tokens(self) -> int:
         return self.reused + self.rotated + self.brought + self.recomputed
