@@ -28,7 +28,7 @@ from agentkv.forward import Runner
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from agentkv.models.hf import LoadedModel
-from agentkv.store.base import Key, Note, Store
+from agentkv.store.base import Key, Note, Store, Stored
 
 __all__ = [
     "BackendConformance",
@@ -90,7 +90,7 @@ class RecordingEngine(Engine):
     def __init__(self, recorder: RecordingBackend, store: Store | None, config: EngineConfig) -> None:
         self._recorder, model = recorder, _NoModel()
         super().__init__(
-            LoadedModel(model, FakeTokenizer(), recorder.layout, "0" * 32, "none"), config, store
+            LoadedModel(model, FakeTokenizer(), recorder.layout, "0" * 40, "none"), config, store
         )
         self.runner = _RecordingRunner(model, recorder)
 
@@ -223,19 +223,22 @@ class StoreConformance:
         store.put(Key("conditioned", "a", "c"), kv_block(4), note)
         store.put(Key("canonical", "a"), kv_block(4))
         store.put(Key("canonical", "b"), kv_block(4))
-        assert store.held("a") == {Key("conditioned", "a", "c"): note, Key("canonical", "a"): Note()}
-        assert store.held("z") == {}
+        assert _notes(store, "a") == {Key("conditioned", "a", "c"): note, Key("canonical", "a"): Note()}
+        assert _notes(store, "b", "z") == {Key("canonical", "b"): Note()}
+        found = store.get(Key("conditioned", "a", "c"))
+        assert found is not None
+        assert found.note == note
         store.put(Key("conditioned", "a", "c"), kv_block(4))
         store.drop(Key("canonical", "a"))
-        assert store.held("a") == {Key("conditioned", "a", "c"): Note()}
+        assert _notes(store, "a") == {Key("conditioned", "a", "c"): Note()}
 
     def test_looking_is_no_use(self) -> None:
         store = self.make(2 * self.unit)
         for name in (1, 2):
             store.put(_key(name), kv_block(4))
-        store.held(_key(1).chunk)
+        store.held([_key(1).chunk])
         store.put(_key(3), kv_block(4))
-        assert not store.held(_key(1).chunk)
+        assert not store.held([_key(1).chunk])
         assert tuple(store.keys()) == (_key(2), _key(3))
 
     def test_threads_may_fight_over_it(self) -> None:
@@ -252,7 +255,7 @@ class StoreConformance:
                         store.put(_key(name), kv_block(4, name))
                     case 1:
                         found = store.get(_key(name))
-                        if isinstance(found, KVBlock) and not same_bits(found, kv_block(4, name)):
+                        if found and not same_bits(_kv(found), kv_block(4, name)):
                             torn.append(_key(name))
                     case _:
                         store.drop(_key(name))
@@ -390,6 +393,15 @@ def _key(name: int) -> Key:
 
 
 def _block(store: Store, key: Key) -> KVBlock:
-    entry = store.get(key)
-    assert isinstance(entry, KVBlock)
-    return entry
+    stored = store.get(key)
+    assert stored is not None
+    return _kv(stored)
+
+
+def _kv(stored: Stored) -> KVBlock:
+    assert isinstance(stored.entry, KVBlock)
+    return stored.entry
+
+
+def _notes(store: Store, *chunks: str) -> dict[Key, Note]:
+    return {key: found.note for key, found in store.held(chunks).items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,14 +39,11 @@ from agentkv.handles import Content, Handle
 from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal
 from agentkv.page import window_html
-from agentkv.store.base import Note, residency
+from agentkv.store.base import Key, Note, residency
 from agentkv.usage import Usage
 
 if TYPE_CHECKING:
     from agentkv.engine import Engine
-
-REPLANS = 3
-"""How often a plan is made anew when the store dropped what it counted on."""
 
 
 class Window(Edits):
@@ -121,27 +118,29 @@ class Window(Edits):
             return plan
 
     def _carry_out(self, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph, Content]:
-        attempts = 0
+        missing = set[Key]()
         while True:
-            since, held, attempts = time.perf_counter(), self._held(), attempts + 1
+            since, held = time.perf_counter(), self._held(missing)
             plan, wanted = self._plan(held, headroom)
             check(plan, self.graph, wanted, held, self.engine.layout.max_positions)
             planning = (time.perf_counter() - since) * 1e3
             try:
                 outcome = self.engine.executor.execute(plan, self.kv, keep, self._notes(plan))
-            except NothingStored:  # the store dropped something between the plan and now
-                if attempts == REPLANS:
+            except NothingStored as error:
+                # Dropped since the plan was made, or not to be read: the next plan does without.
+                if missing.issuperset(error.keys):
                     raise
+                missing.update(error.keys)
                 continue
             outcome.ms["plan"] = planning
             graph = after(self.graph, plan, wanted, held)
             return plan, outcome, graph, self.content.as_placed(wanted)
 
-    def _held(self) -> FrozenResidency:
-        """What the store has for the chunks that stand here or are wanted."""
+    def _held(self, without: Collection[Key] = frozenset()) -> FrozenResidency:
+        """What the store has for the chunks that stand here or are wanted. without: keys found missing."""
         chunks = {chunk.id: chunk.length for e in self.content.live() for _, chunk in e.parts}
         chunks |= {p.chunk.id: p.chunk.length for p in self.graph.placements}
-        return residency(self.engine.store, chunks)
+        return residency(self.engine.store, chunks, without)
 
     def _notes(self, plan: Plan) -> dict[int, Note]:
         """By uid, what to keep beside the KV that ``plan`` stashes."""

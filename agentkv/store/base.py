@@ -3,27 +3,40 @@ suite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
-from agentkv_orchestrator.residency import Context, FrozenResidency, Resident
+import numpy as np
+from agentkv_orchestrator.residency import Context, FrozenResidency, Held, Resident
 
+from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
+from agentkv.media import Media
 from agentkv.patches import Patch
 
-Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal"]
-Entry = KVBlock | Patch
+Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal", "features"]
+Entry = KVBlock | Patch | Media
+
+Miss = Literal["absent", "torn", "checksum", "foreign", "version", "io", "timeout"]
+"""Why there was nothing: never stored or dropped since; cut short or no header; bits that changed; another
+content under this key; another format; the medium failed; it did not answer in time."""
+
+Refusal = Literal["budget", "io", "full", "timeout", "queue"]
+"""Why something was not kept: it can never fit; the medium failed; no space left; no answer in time; more was
+waiting to be written than may wait."""
 
 
 class Key(NamedTuple):
-    """kind: what is stored. chunk: chunk id (it covers token ids and the model's fingerprint).
-    context: what it was conditioned on: "" for a canonical, a context key, a set key for an orbit, or
-    "before>after" for a removal."""
+    """kind: what is stored. chunk: chunk id (it covers token ids, pixels and the model's fingerprint); of
+    features the hex digest of the pixels. context: what it was conditioned on: "" for a canonical, a context
+    key, a set key for an orbit, or "before>after" for a removal. tenant: whose it is, as `scope_of` says."""
 
     kind: Kind
     chunk: str
     context: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,66 +51,154 @@ class Note:
     context: Context | None = None
 
 
-class Store(Protocol):
-    """A map from Key to KVBlock or Patch inside a byte budget. Every method is atomic and thread-safe.
+PLAIN = Note()
 
-    What `get` returns shares no memory with any running window, and callers must not write to it.
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What an entry was computed from, compared on every hit: int64 ids ``[T]``, the digest of the pixels
+    behind them (b"" for text), and the fingerprint of the model."""
+
+    ids: Ids
+    modality: bytes
+    fingerprint: str
+
+    def same(self, other: Origin | None) -> bool:
+        """Whether the two are of one content and one model."""
+        return (
+            other is not None
+            and self.fingerprint == other.fingerprint
+            and self.modality == other.modality
+            and np.array_equal(self.ids, other.ids)
+        )
+
+
+class Stored(NamedTuple):
+    """What `get` finds. origin: None where whoever stored it did not say."""
+
+    entry: Entry
+    note: Note = PLAIN
+    origin: Origin | None = None
+
+
+class Found(NamedTuple):
+    """What `held` tells of one entry. tier: name of the nearest store that has it; nbytes: in that one."""
+
+    note: Note
+    nbytes: int
+    tier: str
+
+
+@dataclass
+class Stats:
+    """A store in figures, all since it was opened but for entries, nbytes, tenants and waiting.
+
+    budget: bytes that `nbytes` never exceeds. misses, refused: how often, by reason. tenants: bytes of each.
+    waiting: bytes accepted that still have to be written. below: of the stores behind this one.
     """
 
-    def put(self, key: Key, entry: Entry, note: Note | None = None) -> bool:
+    tier: str
+    budget: int
+    entries: int = 0
+    nbytes: int = 0
+    hits: int = 0
+    misses: Counter[Miss] = field(default_factory=Counter)
+    refused: Counter[Refusal] = field(default_factory=Counter)
+    evicted: int = 0
+    tenants: dict[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    below: tuple[Stats, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        plain = {**vars(self), "misses": dict(self.misses), "refused": dict(self.refused)}
+        return plain | {"below": [stats.to_dict() for stats in self.below]}
+
+
+class Store(Protocol):
+    """A map from Key to entries inside a byte budget. Every method is atomic and thread-safe, and none raises
+    for what a medium does: what cannot be read is a miss, what cannot be written is refused, both counted.
+
+    What `get` returns shares no memory with a running window nor with a file, and callers must not write to
+    it.
+    """
+
+    tier: str
+    """What the planner calls it: "device", "host", "disk", "redis"."""
+
+    def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         """Keep the entry, which the caller hands over; a block that is a view of something larger is copied.
 
-        note: None keeps nothing beside it. False when it can never fit the budget (nothing else was dropped
-        for it).
+        False when it is not kept (nothing else was dropped for what can never fit). A store that writes later
+        says True for what it has taken in.
         """
         ...
 
-    def get(self, key: Key) -> Entry | None:
-        """The entry, or None when it is not (or no longer) there."""
+    def get(self, key: Key) -> Stored | None:
+        """The entry, or None when it is not (or no longer) there, or not whole."""
         ...
 
     def drop(self, key: Key) -> bool:
         """Forget the entry; whether there was one."""
         ...
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Collection[Key]:
         """All keys, least recently used first."""
         ...
 
-    def held(self, chunk: str) -> Mapping[Key, Note]:
-        """What is there for one chunk, at a cost that does not depend on the rest. The order of use stays."""
+    def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
+        """What one tenant has of these chunks, at a cost that does not depend on the rest: one look-up for
+        all of them. The order of use stays."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all entries' tensors."""
+        """Bytes of all entries: of their tensors in memory, of their files on a disk."""
+        ...
+
+    def stats(self) -> Stats:
+        """Sizes and counts."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until what was put is where it stays."""
+        ...
+
+    def close(self) -> None:
+        """Flush, and let go of files and connections. Closing twice is fine."""
         ...
 
 
-def residency(store: Store, chunks: Mapping[str, int]) -> FrozenResidency:
+def residency(
+    store: Store, chunks: Mapping[str, int], without: Collection[Key] = frozenset()
+) -> FrozenResidency:
     """What the planner may know of a store: which kinds exist per chunk, no tensors.
 
-    chunks: those of interest, by id, with their tokens.
+    chunks: those of interest, by id, with their tokens. without: keys that were found missing.
     """
     residents, contexts = dict[str, Resident](), dict[str, Context]()
-    for chunk, tokens in chunks.items():
-        notes = store.held(chunk)
-        if not notes:
-            continue
+    by_chunk: dict[str, list[tuple[Key, Found]]] = {}
+    for key, found in store.held(chunks).items():
+        if key not in without and key.kind != "features":
+            by_chunk.setdefault(key.chunk, []).append((key, found))
+    for chunk, entries in by_chunk.items():
         kinds: dict[Kind, set[str]] = {}
         hearsay: dict[str, float] = {}
-        for key, note in notes.items():
+        where: dict[str, dict[str, Held]] = {}
+        for key, (note, nbytes, tier) in entries:
             kinds.setdefault(key.kind, set()).add(key.context)
+            where.setdefault(key.kind, {})[key.context] = Held(tier, nbytes)
             hearsay[key.context] = max(note.hearsay, hearsay.get(key.context, 0.0))
             if note.context is not None:
                 contexts[key.context] = note.context
         residents[chunk] = Resident(
-            tokens=tokens,
+            tokens=chunks[chunk],
             canonical="canonical" in kinds,
             conditioned=frozenset(kinds.get("conditioned", ())),
             patches=frozenset(kinds.get("patch", ())),
             orbits=frozenset(kinds.get("orbit", ())),
             removals=frozenset(kinds.get("removal", ())),
             hearsay={key: kl for key, kl in hearsay.items() if kl > 0},
+            where=where,
         )
     return FrozenResidency(residents, contexts)
