@@ -69,6 +69,10 @@ class FingerprintMismatch(AgentKVError):
     """Stored KV that another model, or another tokenizer, made."""
 
 
+class BadStore(AgentKVError):
+    """A folder or a server that cannot be used as a store: not writable, something else, another version."""
+
+
 class NonFinite(AgentKVError):
     """NaN or infinity came out of the model."""
 

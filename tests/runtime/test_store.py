@@ -9,6 +9,7 @@ from agentkv_orchestrator.residency import Context
 from agentkv.errors import InvalidInput
 from agentkv.patches import Budget, Patch, form
 from agentkv.store.base import Key, Note, Store, residency
+from agentkv.store.disk import DiskStore
 from agentkv.store.memory import MemoryStore
 from agentkv.testing import StoreConformance, kv_block
 
@@ -16,6 +17,15 @@ from agentkv.testing import StoreConformance, kv_block
 class TestMemoryStore(StoreConformance):
     def make(self, budget: int) -> Store:
         return MemoryStore(budget)
+
+
+class TestDiskStore(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _somewhere(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self.folders = tmp_path_factory
+
+    def make(self, budget: int) -> Store:
+        return DiskStore(self.folders.mktemp("store") / "s", budget)
 
 
 def test_a_budget_that_holds_nothing_is_refused() -> None:
