@@ -66,6 +66,8 @@ class DiskStore:
         self._used: dict[Key, None] = {}
         self._gone: dict[Key, int | None] = {}
         """Keys to be forgotten, with the inode that was found broken; None for any."""
+        self._hidden: set[Key] = set()
+        """Of another format: for another version of agentkv to read, and not listed here."""
         self._lock = threading.Lock()
         self.folder.sweep()
 
@@ -76,6 +78,7 @@ class DiskStore:
             return self._refused("budget")
         with self._lock:
             self._gone.pop(key, None)
+            self._hidden.discard(key)
         failed = self._run(lambda index: self._put(index, row, buffers), _failed)
         return failed is None or self._refused(failed)
 
@@ -172,7 +175,7 @@ class DiskStore:
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         found = self._run(lambda index: index.held(chunks, tenant), self._blind)
         with self._lock:
-            gone = self._gone.keys() & found.keys()
+            gone = (self._gone.keys() | self._hidden) & found.keys()
         return {key: Found(*found[key], self.tier) for key in found if key not in gone}
 
     @property
@@ -233,6 +236,8 @@ class DiskStore:
         """Count a miss. inode: of a file that is of no use (0: there is none), to be forgotten."""
         with self._lock:
             self._stats.misses[reason] += 1
+            if reason == "version":
+                self._hidden.add(key)
             if inode is not None and len(self._gone) < _PENDING:
                 self._gone[key] = inode
 

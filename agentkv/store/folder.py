@@ -119,7 +119,7 @@ class Folder:
 
     def _opened(self) -> Index:
         path = self.root / "index.db"
-        lost = not path.exists()
+        lost = not path.exists() or not path.stat().st_size
         if lost and any((self.root / "blobs").glob("*/*")):
             self._remake()
         try:
@@ -141,11 +141,12 @@ class Folder:
                     record, size = (header := self.header(blob)).record, header.nbytes
                     writing.add(Row(record.key, size, note_text(record.note)))
                 progress(i + 1, len(found))
-        index.close()  # the last connection folds the log into the file
-        for suffix in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{path}{suffix}")
+        index.close()
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}-journal")  # SQLite would play the old journal back into the new file
         os.replace(made, path)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{made}-journal")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

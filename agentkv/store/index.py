@@ -3,9 +3,11 @@
 The blobs are the truth: each says its own key. The index is a catalogue that can be made again from them, and
 is, when it is lost or damaged.
 
-SQLite and not LMDB, by measurement (docs/stores.md): a look-up takes 11 µs a chunk against 6, of the hundreds
-that a prefill of it takes, and for that it writes in a fifth of the time that LMDB takes where both survive a
-loss of power, orders victims by itself, needs no size in advance, and is part of Python.
+SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes twice as long, which is nothing
+beside reading the blob; for that victims come in order, no size is fixed in advance, and it is part of Python.
+With a rollback journal and not a write-ahead log: the log needs a file that every process maps into memory
+(LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does not work over a
+network.
 """
 
 from __future__ import annotations
@@ -57,9 +59,11 @@ class Row(NamedTuple):
 
 
 class Index:
-    """An open index. Readers never wait for writers; writers wait for each other ``patience`` seconds.
+    """An open index. Readers wait for the moment of a commit at most; writers wait for each other for
+    ``patience`` seconds.
 
-    durable: whether a commit waits until it would survive a loss of power. Every method raises sqlite3.Error
+    durable: whether a commit waits until it would survive a loss of power; the index may have to be made anew
+    after one otherwise. Every method raises sqlite3.Error
     when the file is damaged, full, or locked for too long.
     """
 
@@ -73,8 +77,8 @@ class Index:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, self.patience, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
+            db.execute("PRAGMA journal_mode = TRUNCATE")
+            db.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
                 raise sqlite3.DatabaseError(f"an index of version {version}")
