@@ -4,7 +4,7 @@ The blobs are the truth: each says its own key. The index is a catalogue that ca
 is, when it is lost or damaged.
 
 SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes twice as long, which is nothing
-beside reading the blob; for that victims come in order, no size is fixed in advance, and it is part of Python.
+beside reading the blob; for that victims come in order, no size is fixed ahead, and it is part of Python.
 With a rollback journal and not a write-ahead log: the log needs a file that every process maps into memory
 (LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does not work over a
 network.
