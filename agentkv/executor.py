@@ -31,12 +31,11 @@ from agentkv_orchestrator.plan import (
     Rotate,
     Stash,
 )
-from agentkv_orchestrator.residency import removal_key
 from torch import Tensor
 
 from agentkv.backends.base import Backend
 from agentkv.cache import WindowKV
-from agentkv.errors import NothingStored
+from agentkv.fetching import block_of, fetch, key_of, patch_of
 from agentkv.kv import KVBlock
 from agentkv.media import Tokens
 from agentkv.mending import Estimator, Mender, run_of
@@ -161,53 +160,30 @@ class Executor:
                     self.shelf.drop(Key("patch", op.chunk, op.context))
             elif isinstance(op, FormPatch):
                 whole, bare = Key("conditioned", op.chunk, op.context), Key("canonical", op.chunk)
-                found = self._fetch({whole: op.tokens, bare: op.tokens})
-                patch = self.backend.form(_block(found[whole]), _block(found[bare]))
+                found = fetch(self.shelf, self.backend.layout, {whole: op.tokens, bare: op.tokens})
+                patch = self.backend.form(block_of(found[whole]), block_of(found[bare]))
                 if self.shelf.put(Key("patch", op.chunk, op.context), patch, found[whole].note):
                     self.shelf.drop(whole)  # the patch stands for it now, in fewer bytes
 
     def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock]) -> list[Write]:
         """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
         placement."""
-        stored = self._fetch({key: op.tokens for op in ops if (key := _key_of(op)) and key not in formed})
+        wanted = {key: op.tokens for op in ops if (key := key_of(op)) and key not in formed}
+        stored = fetch(self.shelf, self.backend.layout, wanted)
         stored |= {key: Stored(block) for key, block in formed.items()}
         writes: dict[int, Write] = {}
         kept = {op.uid: op for op in ops if isinstance(op, Keep)}
         for op in ops:
-            key = _key_of(op)
+            key = key_of(op)
             if isinstance(op, Rotate):
                 writes[op.uid] = _write(op, live=op.from_row)
             elif isinstance(op, Load | PlaceCanonical) and key:
-                writes[op.uid] = _write(op, block=_block(stored[key]))
+                writes[op.uid] = _write(op, block=block_of(stored[key]))
             elif isinstance(op, ApplyPatch | ApplyOrbit | ApplyRemoval) and key:
                 if op.uid not in writes:  # a removal, on rows that stay where they are
                     writes[op.uid] = _write(kept[op.uid], live=kept[op.uid].row)
-                writes[op.uid].patch = _patch(stored[key])
+                writes[op.uid].patch = patch_of(stored[key])
         return list(writes.values())
-
-    def _fetch(self, wanted: Mapping[Key, int]) -> dict[Key, Stored]:
-        """All of these entries, by key with the tokens of their chunks. Raises NothingStored naming all that
-        are missing or do not fit this model."""
-        found = {key: stored for key in wanted if (stored := self.shelf.get(key)) is not None}
-        for key, stored in tuple(found.items()):
-            if isinstance(stored.entry, KVBlock) and not self._fits(stored.entry, wanted[key]):
-                self.shelf.refuse(key)
-                del found[key]
-        missing = tuple(key for key in wanted if key not in found)
-        if missing:
-            names = ", ".join(f"{key.kind} of chunk {key.chunk[:8]}" for key in missing[:3])
-            raise NothingStored(
-                got=f"{len(missing)} entries missing in the store, among them the {names}",
-                expected="what the plan was made with",
-                do="plan again: the store dropped it in between",
-                keys=missing,
-            )
-        return found
-
-    def _fits(self, block: KVBlock, tokens: int) -> bool:
-        layout = self.backend.layout
-        wanted = [(layout.layers, tokens, s.heads, s.dim) for s in layout.slots]
-        return [tuple(s.shape) for s in block.slots] == wanted and len(block.positions) == tokens
 
     def _save(
         self, kv: WindowKV, writes: list[Write], touched: Sequence[Prefill | _Rows]
@@ -268,32 +244,6 @@ def _mending(ops: Sequence[Op]) -> Iterator[tuple[Mending, int, int]]:
     for op in ops:
         if isinstance(op, Mending):
             yield op, *places[op.uid]
-
-
-def _key_of(op: Op) -> Key | None:
-    """What the op takes from the store to fill rows; None for one that takes nothing."""
-    match op:
-        case Load():
-            return Key("conditioned", op.chunk, op.context)
-        case PlaceCanonical():
-            return Key("canonical", op.chunk)
-        case ApplyPatch():
-            return Key("patch", op.chunk, op.context)
-        case ApplyOrbit():
-            return Key("orbit", op.chunk, op.antecedent_set)
-        case ApplyRemoval():
-            return Key("removal", op.chunk, removal_key(op.before, op.after))
-    return None
-
-
-def _block(stored: Stored) -> KVBlock:
-    assert isinstance(stored.entry, KVBlock)  # the shelf gives nothing else under these keys
-    return stored.entry
-
-
-def _patch(stored: Stored) -> Patch:
-    assert isinstance(stored.entry, Patch)  # the shelf gives nothing else under these keys
-    return stored.entry
 
 
 def _write(
