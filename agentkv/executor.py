@@ -96,7 +96,7 @@ class Executor:
         outcome, now = Outcome(), time.perf_counter()
         # Everything is in hand before the store takes more in: what it makes room for may be what is wanted.
         formed = self._canonicals(plan.ops)
-        writes = self._writes(plan.ops, formed)
+        writes = self._writes(plan.ops, formed, kv.device)
         self._put(formed)
         now = outcome.lap("load", now)
         self._fill_store(plan.ops, kv, notes)
@@ -160,16 +160,16 @@ class Executor:
                     self.shelf.drop(Key("patch", op.chunk, op.context))
             elif isinstance(op, FormPatch):
                 whole, bare = Key("conditioned", op.chunk, op.context), Key("canonical", op.chunk)
-                found = fetch(self.shelf, self.backend.layout, {whole: op.tokens, bare: op.tokens})
+                found = fetch(self.shelf, self.backend.layout, kv.device, {whole: op.tokens, bare: op.tokens})
                 patch = self.backend.form(block_of(found[whole]), block_of(found[bare]))
                 if self.shelf.put(Key("patch", op.chunk, op.context), patch, found[whole].note):
                     self.shelf.drop(whole)  # the patch stands for it now, in fewer bytes
 
-    def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock]) -> list[Write]:
+    def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock], device: torch.device) -> list[Write]:
         """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
         placement."""
         wanted = {key: op.tokens for op in ops if (key := key_of(op)) and key not in formed}
-        stored = fetch(self.shelf, self.backend.layout, wanted)
+        stored = fetch(self.shelf, self.backend.layout, device, wanted)
         stored |= {key: Stored(block) for key, block in formed.items()}
         writes: dict[int, Write] = {}
         kept = {op.uid: op for op in ops if isinstance(op, Keep)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from agentkv_orchestrator.plan import ApplyOrbit, ApplyPatch, ApplyRemoval, Load, Op, PlaceCanonical
 from agentkv_orchestrator.residency import removal_key
 
@@ -11,7 +12,7 @@ from agentkv.errors import NothingStored
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
 from agentkv.patches import Patch
-from agentkv.store.base import Key, Stored
+from agentkv.store.base import Entry, Key, Stored
 from agentkv.store.shelf import Shelf
 
 
@@ -31,9 +32,9 @@ def key_of(op: Op) -> Key | None:
     return None
 
 
-def fetch(shelf: Shelf, layout: Layout, wanted: Mapping[Key, int]) -> dict[Key, Stored]:
-    """All of these entries, by key with the tokens of their chunks. Raises NothingStored naming all that are
-    missing or do not fit this model."""
+def fetch(shelf: Shelf, layout: Layout, device: torch.device, wanted: Mapping[Key, int]) -> dict[Key, Stored]:
+    """All of these entries, by key with the tokens of their chunks, on ``device``. Raises NothingStored
+    naming all that are missing or do not fit this model."""
     found = {key: stored for key in wanted if (stored := shelf.get(key)) is not None}
     for key, stored in tuple(found.items()):
         if isinstance(stored.entry, KVBlock) and not _fits(stored.entry, layout, wanted[key]):
@@ -48,7 +49,7 @@ def fetch(shelf: Shelf, layout: Layout, wanted: Mapping[Key, int]) -> dict[Key, 
             do="plan again: the store dropped it in between",
             keys=missing,
         )
-    return found
+    return {key: stored._replace(entry=_on(stored, device)) for key, stored in found.items()}
 
 
 def block_of(stored: Stored) -> KVBlock:
@@ -59,6 +60,11 @@ def block_of(stored: Stored) -> KVBlock:
 def patch_of(stored: Stored) -> Patch:
     assert isinstance(stored.entry, Patch)  # the shelf gives nothing else under these keys
     return stored.entry
+
+
+def _on(stored: Stored, device: torch.device) -> Entry:
+    entry = stored.entry
+    return entry.to(device) if isinstance(entry, KVBlock | Patch) else entry
 
 
 def _fits(block: KVBlock, layout: Layout, tokens: int) -> bool:

@@ -92,7 +92,7 @@ def _canonical(window: Window, chunk: str) -> KVBlock:
     engine, key = window.engine, Key("canonical", chunk)
     found = engine.shelf.get(key)
     if found is not None and isinstance(found.entry, KVBlock):
-        return found.entry
+        return found.entry.to(window.kv.device)
     block = engine.backend.canonical(*engine.tokens(chunk))
     engine.shelf.put(key, block)
     return block

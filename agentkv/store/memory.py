@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import chain
 
+import torch
 from agentkv_orchestrator.eviction import LRU, Evictor, Item
 
 from agentkv.kv import KVBlock
+from agentkv.media import Media
 from agentkv.store.base import PLAIN, Entry, Found, Key, Note, Origin, Stats, Stored
 from agentkv.store.share import Shares
 
@@ -29,7 +31,8 @@ class MemoryStore:
     budget: bytes of tensors it may hold. tenant_bytes: of one tenant at most (None: all of the budget); a
     full store takes from the tenant that holds most. evictor: makes one for each tenant that says who of its
     entries leaves, the least recently used by default. price: what an evictor is told an entry is worth
-    (`agentkv.store.price.price_by`). Raises InvalidInput for a budget below 1.
+    (`agentkv.store.price.price_by`). device: where KV and patches are moved to (None: they stay where they
+    were computed). tier: "host" or "device". Raises InvalidInput for a budget below 1.
     """
 
     def __init__(
@@ -38,8 +41,14 @@ class MemoryStore:
         tenant_bytes: int | None = None,
         evictor: Callable[[], Evictor[Key]] = LRU,
         price: Price = by_size,
+        *,
+        device: torch.device | str | None = None,
+        tier: str = "host",
     ) -> None:
-        self._shares, self.budget, self.tier = Shares(budget, tenant_bytes), budget, "host"
+        self._shares, self.budget = Shares(budget, tenant_bytes), budget
+        self.device, self.tier = device, tier
+        self.on_evict: Callable[[Key, Stored], None] | None = None
+        """Told what made room for something else, while the store is locked: it must not call back."""
         self._entries: OrderedDict[Key, Stored] = OrderedDict()
         self._by_chunk: dict[tuple[str, str], dict[Key, None]] = {}
         self._new_evictor, self._price = evictor, price
@@ -52,6 +61,8 @@ class MemoryStore:
         size = entry.nbytes
         # A view would pin (and share) the whole window it was cut from.
         kept = entry.clone() if isinstance(entry, KVBlock) and not entry.owned else entry
+        if self.device is not None and not isinstance(kept, Media):
+            kept = kept.to(self.device)
         with self._lock:
             leaving = self._room(key, size)
             if leaving is None:
@@ -60,8 +71,7 @@ class MemoryStore:
             pinned = key in self._pinned
             self._remove(key)
             for victim in leaving:
-                self._remove(victim)
-                self._stats.evicted += 1
+                self._evict(victim)
             self._entries[key] = Stored(kept, note, origin)
             self._by_chunk.setdefault((key.tenant, key.chunk), {})[key] = None
             self._shares.add(key.tenant, size)
@@ -86,6 +96,11 @@ class MemoryStore:
             self._evictors[key.tenant].use(key)
             self._stats.hits += 1
             return stored
+
+    def peek(self, key: Key) -> Stored | None:
+        """As `get`, but it counts as no use and no look-up."""
+        with self._lock:
+            return self._entries.get(key)
 
     def drop(self, key: Key) -> bool:
         with self._lock:
@@ -148,6 +163,13 @@ class MemoryStore:
         (self._pinned.add if pinned else self._pinned.discard)(key)
         evictor = self._evictors.setdefault(key.tenant, self._new_evictor())
         evictor.put(key, Item(entry.nbytes, key.kind, self._price(key, entry, note), pinned))
+
+    def _evict(self, key: Key) -> None:
+        stored = self._entries[key]
+        self._remove(key)
+        self._stats.evicted += 1
+        if self.on_evict is not None:
+            self.on_evict(key, stored)
 
     def _remove(self, key: Key) -> bool:
         stored = self._entries.pop(key, None)

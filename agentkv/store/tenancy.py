@@ -8,11 +8,12 @@ and the model, so tenants that agree to it share them; anything that was conditi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from agentkv_orchestrator.identity import digest_of
 
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Stats, Store, Stored
+from agentkv.store.tiers import Prefetching
 
 SHARED = "shared"
 """The scope of canonicals that their tenants share. No digest reads like this."""
@@ -72,6 +73,11 @@ class TenantStore:
         counts = Counter[Miss]({"absent": self._misses})
         budget = self.store.stats().budget
         return Stats(self.tier, budget, len(self.keys()), self.nbytes, self._hits, counts)
+
+    def prefetch(self, keys: Iterable[Key]) -> int:
+        """See `agentkv.store.tiers.Prefetching`; nothing where the store cannot."""
+        store = self.store
+        return store.prefetch(map(self._inside, keys)) if isinstance(store, Prefetching) else 0
 
     def flush(self) -> None:
         self.store.flush()
