@@ -17,6 +17,7 @@ from rich.table import Table
 
 from agentkv.errors import AgentKVError
 from agentkv.simulate import simulate
+from agentkv.store_command import app as store_app
 
 if TYPE_CHECKING:
     from agentkv.models.families import Family
@@ -178,6 +179,7 @@ def models(
 
 
 app.command()(simulate)
+app.add_typer(store_app)
 
 
 def _cells(family: Family) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from agentkv_orchestrator.identity import digest_of
 from agentkv_orchestrator.residency import Context
 
 Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal", "features"]
@@ -28,6 +29,11 @@ class Key(NamedTuple):
     chunk: str
     context: str = ""
     tenant: str = ""
+
+
+def scope_of(tenant: str) -> str:
+    """The scope of a tenant: 40 hex digits, or "" for the one without a name."""
+    return digest_of(b"agentkv tenant", (b"name", tenant.encode())) if tenant else ""
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from agentkv_orchestrator.identity import digest_of
-
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Stats, Store, Stored
+from agentkv.store.key import scope_of
 from agentkv.store.tiers import Prefetching
 
 SHARED = "shared"
 """The scope of canonicals that their tenants share. No digest reads like this."""
-
-
-def scope_of(tenant: str) -> str:
-    """The scope of a tenant: 40 hex digits, or "" for the one without a name."""
-    return digest_of(b"agentkv tenant", (b"name", tenant.encode())) if tenant else ""
 
 
 def of_tenant(store: Store, tenant: str, share_canonicals: bool) -> Store:

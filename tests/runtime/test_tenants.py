@@ -8,9 +8,10 @@ import pytest
 
 from agentkv.errors import InvalidInput
 from agentkv.store.base import Key
+from agentkv.store.key import scope_of
 from agentkv.store.memory import MemoryStore
 from agentkv.store.share import Shares
-from agentkv.store.tenancy import TenantStore, of_tenant, scope_of
+from agentkv.store.tenancy import TenantStore, of_tenant
 from agentkv.testing import kv_block, recording_engine
 from tests.runtime.cases import words
 
