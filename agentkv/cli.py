@@ -18,6 +18,7 @@ from rich.table import Table
 from agentkv.errors import AgentKVError
 from agentkv.plan_command import plan
 from agentkv.simulate import simulate
+from agentkv.store_command import app as store_app
 
 if TYPE_CHECKING:
     from agentkv.models.families import Family
@@ -182,6 +183,7 @@ def models(
 
 
 app.command()(simulate)
+app.add_typer(store_app)
 
 
 def _cells(family: Family) -> tuple[str, ...]:

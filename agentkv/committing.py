@@ -4,6 +4,7 @@ store has changed in between."""
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from agentkv_orchestrator.check import check
@@ -18,13 +19,10 @@ from agentkv_orchestrator.window import Frame, WindowGraph
 from agentkv.errors import NothingStored, TooLong
 from agentkv.executor import Outcome
 from agentkv.handles import Content
-from agentkv.store.base import Note, residency
+from agentkv.store.base import Key, Note, residency
 
 if TYPE_CHECKING:
     from agentkv.window import Window
-
-REPLANS = 3
-"""How often a plan is made anew when the store dropped what it counted on."""
 
 
 def planned(window: Window, held: FrozenResidency, headroom: int) -> tuple[Plan, list[Wanted]]:
@@ -42,17 +40,19 @@ def planned(window: Window, held: FrozenResidency, headroom: int) -> tuple[Plan,
 
 def carry_out(window: Window, headroom: int, keep: int) -> tuple[Plan, Outcome, WindowGraph, Content]:
     """Plan, check and execute what is noted; the graph that this leaves, and the messages as they stand."""
-    attempts = 0
+    missing = set[Key]()
     while True:
-        since, holding, attempts = time.perf_counter(), held(window), attempts + 1
+        since, holding = time.perf_counter(), held(window, missing)
         plan, wanted = planned(window, holding, headroom)
         check(plan, window.graph, wanted, holding, window.engine.layout.max_positions)
         planning = (time.perf_counter() - since) * 1e3
         try:
             outcome = window.engine.executor.execute(plan, window.kv, keep, notes(window, plan))
-        except NothingStored:  # the store dropped something between the plan and now
-            if attempts == REPLANS:
+        except NothingStored as error:
+            # Dropped since the plan was made, or not to be read: the next plan does without.
+            if missing.issuperset(error.keys):
                 raise
+            missing.update(error.keys)
             continue
         outcome.ms["plan"] = planning
         graph = after(window.graph, plan, wanted, holding)
@@ -66,11 +66,11 @@ def frame(window: Window) -> Frame:
     return Frame(start=window.kv.start, capacity=window.kv.capacity, position=position)
 
 
-def held(window: Window) -> FrozenResidency:
-    """What the store has for the chunks that stand here or are wanted."""
+def held(window: Window, without: Collection[Key] = frozenset()) -> FrozenResidency:
+    """What the store has for the chunks that stand here or are wanted. without: keys found missing."""
     chunks = {chunk.id: chunk.length for e in window.content.live() for _, chunk in e.parts}
     chunks |= {p.chunk.id: p.chunk.length for p in window.graph.placements}
-    return residency(window.engine.store, chunks)
+    return residency(window.engine.store, chunks, without)
 
 
 def notes(window: Window, plan: Plan) -> dict[int, Note]:

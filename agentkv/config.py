@@ -25,6 +25,11 @@ class EngineConfig(BaseModel):
     but for fp64 models; "model": as the model's own numbers, fp32 at least."""
     store_bytes: int = Field(default=2 << 30, ge=1)
     """Byte budget of the in-memory store that the engine makes when none is given."""
+    tenant: str = ""
+    """Whose windows these are. Tenants that share a store never see what another one stored."""
+    share_canonicals: bool = False
+    """Share canonicals, which depend on the chunk and the model alone, with the tenants that do so too.
+    Whoever shares can learn from the time of a look-up that another tenant has used the same text."""
     chat_template: bool = True
     """Wrap appended text in the markers of the model's chat template."""
     sink_text: str | None = None

@@ -30,8 +30,10 @@ from agentkv.media import Media, Tokens
 from agentkv.mending import Estimator
 from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
-from agentkv.store.base import Store, residency
+from agentkv.store.base import Origin, Store, residency
 from agentkv.store.memory import MemoryStore
+from agentkv.store.shelf import Shelf
+from agentkv.store.tenancy import of_tenant
 from agentkv.vision import VisionAdapter, tower_of
 from agentkv.window import Window
 
@@ -58,7 +60,8 @@ class Engine:
         self.tokenizer, self.layout = loaded.tokenizer, loaded.layout
         self.template = template_of(self.tokenizer if config.chat_template else _Plain(self.tokenizer))
         self.lead = self._lead()
-        self.store: Store = store if store is not None else MemoryStore(config.store_bytes)
+        store = store if store is not None else MemoryStore(config.store_bytes)
+        self.store: Store = of_tenant(store, config.tenant, config.share_canonicals)
         self.costs = costs if costs is not None else CostTable.shipped()
         self.runner = Runner(loaded.model, self.layout.axes)
         self.tower = tower_of(loaded.model, loaded.processor, vision, self.runner.lock)
@@ -74,7 +77,8 @@ class Engine:
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
-        self.executor = Executor(self.backend, self.store, self.tokens, estimator)
+        self.shelf = Shelf(self.store, self.origin)
+        self.executor = Executor(self.backend, self.shelf, self.tokens, estimator)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
         self._windows: WeakSet[Window] = WeakSet()  # a fork that nobody holds is gone
@@ -197,6 +201,10 @@ class Engine:
                 do="append the image again",
             )
         return Tokens(ids, media)
+
+    def origin(self, chunk_id: str) -> Origin:
+        """What a chunk's KV is computed from. Raises ChunkError for an unknown id."""
+        return Origin(self.chunks.ids(chunk_id), self.chunks.modality(chunk_id), self.fingerprint)
 
     def residency(self) -> FrozenResidency:
         """All that the store has for chunks of this engine: for idle work, as it lists the whole store."""

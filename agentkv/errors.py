@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AgentKVError(Exception):
     """Base of every error agentkv raises.
@@ -52,7 +54,11 @@ class AlreadyEvicted(AgentKVError):
 
 
 class NothingStored(AgentKVError):
-    """A recall of a chunk that no store holds."""
+    """A recall of a chunk that no store holds. keys: what was looked for, as `agentkv.store.base.Key`."""
+
+    def __init__(self, got: object, expected: object, do: str, keys: tuple[Any, ...] = ()) -> None:
+        super().__init__(got, expected, do)
+        self.keys = keys
 
 
 class UnsupportedModel(AgentKVError):
@@ -61,6 +67,10 @@ class UnsupportedModel(AgentKVError):
 
 class FingerprintMismatch(AgentKVError):
     """Stored KV that another model, or another tokenizer, made."""
+
+
+class BadStore(AgentKVError):
+    """A folder or a server that cannot be used as a store: not writable, something else, another version."""
 
 
 class NonFinite(AgentKVError):

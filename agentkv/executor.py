@@ -31,17 +31,17 @@ from agentkv_orchestrator.plan import (
     Rotate,
     Stash,
 )
-from agentkv_orchestrator.residency import removal_key
 from torch import Tensor
 
 from agentkv.backends.base import Backend
 from agentkv.cache import WindowKV
-from agentkv.errors import FingerprintMismatch, NothingStored
+from agentkv.fetching import block_of, fetch, key_of, patch_of
 from agentkv.kv import KVBlock
 from agentkv.media import Tokens
 from agentkv.mending import Estimator, Mender, run_of
 from agentkv.patches import Patch
-from agentkv.store.base import Entry, Key, Note, Store
+from agentkv.store.base import PLAIN, Key, Note, Stored
+from agentkv.store.shelf import Shelf
 
 
 @dataclass
@@ -72,16 +72,16 @@ class Write:
 
 
 class Executor:
-    """Executes plans over one backend and one store. ``tokens_of`` gives what a chunk's id stands for."""
+    """Executes plans over one backend and one shelf. ``tokens_of`` gives what a chunk's id stands for."""
 
     def __init__(
         self,
         backend: Backend,
-        store: Store,
+        shelf: Shelf,
         tokens_of: Callable[[str], Tokens],
         estimator: Estimator | None = None,
     ) -> None:
-        self.backend, self.store, self.tokens_of = backend, store, tokens_of
+        self.backend, self.shelf, self.tokens_of = backend, shelf, tokens_of
         self.mender = Mender(backend, tokens_of, estimator)
 
     def execute(
@@ -96,7 +96,7 @@ class Executor:
         outcome, now = Outcome(), time.perf_counter()
         # Everything is in hand before the store takes more in: what it makes room for may be what is wanted.
         formed = self._canonicals(plan.ops)
-        writes = self._writes(plan.ops, formed)
+        writes = self._writes(plan.ops, formed, kv.device)
         self._put(formed)
         now = outcome.lap("load", now)
         self._fill_store(plan.ops, kv, notes)
@@ -147,77 +147,43 @@ class Executor:
 
     def _put(self, formed: dict[Key, KVBlock]) -> None:
         for key, block in formed.items():
-            self.store.put(key, block)
+            self.shelf.put(key, block)
 
     def _fill_store(self, ops: Sequence[Op], kv: WindowKV, notes: Mapping[int, Note]) -> None:
         """What these ops store is right whatever happens to the rest of the plan."""
         for op in ops:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
-                if self.store.put(Key("conditioned", op.chunk, op.context), block, notes.get(op.uid)):
+                note = notes.get(op.uid, PLAIN)
+                if self.shelf.put(Key("conditioned", op.chunk, op.context), block, note):
                     # If there is a patch, it is of worse hearsay.
-                    self.store.drop(Key("patch", op.chunk, op.context))
+                    self.shelf.drop(Key("patch", op.chunk, op.context))
             elif isinstance(op, FormPatch):
-                whole = Key("conditioned", op.chunk, op.context)
-                canonical = self._block(Key("canonical", op.chunk), op.tokens)
-                note = self.store.held(op.chunk).get(whole)
-                patch = self.backend.form(self._block(whole, op.tokens), canonical)
-                if self.store.put(Key("patch", op.chunk, op.context), patch, note):
-                    self.store.drop(whole)  # the patch stands for it now, in fewer bytes
+                whole, bare = Key("conditioned", op.chunk, op.context), Key("canonical", op.chunk)
+                found = fetch(self.shelf, self.backend.layout, kv.device, {whole: op.tokens, bare: op.tokens})
+                patch = self.backend.form(block_of(found[whole]), block_of(found[bare]))
+                if self.shelf.put(Key("patch", op.chunk, op.context), patch, found[whole].note):
+                    self.shelf.drop(whole)  # the patch stands for it now, in fewer bytes
 
-    def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock]) -> list[Write]:
+    def _writes(self, ops: Sequence[Op], formed: dict[Key, KVBlock], device: torch.device) -> list[Write]:
         """Rotations, loads and placements, each with its patch: an Apply op amends the write of its
         placement."""
+        wanted = {key: op.tokens for op in ops if (key := key_of(op)) and key not in formed}
+        stored = fetch(self.shelf, self.backend.layout, device, wanted)
+        stored |= {key: Stored(block) for key, block in formed.items()}
         writes: dict[int, Write] = {}
         kept = {op.uid: op for op in ops if isinstance(op, Keep)}
         for op in ops:
+            key = key_of(op)
             if isinstance(op, Rotate):
                 writes[op.uid] = _write(op, live=op.from_row)
-            elif isinstance(op, Load):
-                key = Key("conditioned", op.chunk, op.context)
-                writes[op.uid] = _write(op, block=self._block(key, op.tokens))
-            elif isinstance(op, PlaceCanonical):
-                key = Key("canonical", op.chunk)
-                block = formed.get(key) or self._block(key, op.tokens)
-                writes[op.uid] = _write(op, block=block)
-            elif isinstance(op, ApplyPatch):
-                writes[op.uid].patch = self._patch(Key("patch", op.chunk, op.context))
-            elif isinstance(op, ApplyOrbit):
-                writes[op.uid].patch = self._patch(Key("orbit", op.chunk, op.antecedent_set))
-            elif isinstance(op, ApplyRemoval):
-                if op.uid not in writes:  # on rows that stay where they are
+            elif isinstance(op, Load | PlaceCanonical) and key:
+                writes[op.uid] = _write(op, block=block_of(stored[key]))
+            elif isinstance(op, ApplyPatch | ApplyOrbit | ApplyRemoval) and key:
+                if op.uid not in writes:  # a removal, on rows that stay where they are
                     writes[op.uid] = _write(kept[op.uid], live=kept[op.uid].row)
-                writes[op.uid].patch = self._patch(Key("removal", op.chunk, removal_key(op.before, op.after)))
+                writes[op.uid].patch = patch_of(stored[key])
         return list(writes.values())
-
-    def _fetch(self, key: Key) -> Entry:
-        entry = self.store.get(key)
-        if entry is None:
-            raise NothingStored(
-                got=f"no {key.kind} of chunk {key.chunk[:8]} in the store",
-                expected="what the plan was made with",
-                do="plan again: the store dropped it in between",
-            )
-        return entry
-
-    def _block(self, key: Key, tokens: int) -> KVBlock:
-        entry = self._fetch(key)
-        layout = self.backend.layout
-        wanted = [(layout.layers, tokens, s.heads, s.dim) for s in layout.slots]
-        shapes = [tuple(s.shape) for s in entry.slots] if isinstance(entry, KVBlock) else []
-        if not isinstance(entry, KVBlock) or shapes != wanted:
-            raise FingerprintMismatch(
-                got=f"a stored block of shapes {shapes}",
-                expected=f"this model's {wanted}",
-                do="give each model a store of its own, or clear this one",
-            )
-        return entry
-
-    def _patch(self, key: Key) -> Patch:
-        entry = self._fetch(key)
-        if not isinstance(entry, Patch):
-            raise FingerprintMismatch(got="KV under a patch's key", expected="a patch", do="clear the store")
-        return entry
 
     def _save(
         self, kv: WindowKV, writes: list[Write], touched: Sequence[Prefill | _Rows]

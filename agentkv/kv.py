@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,15 @@ class KVBlock:
         """A copy that shares no memory: views would pin the whole cache they were cut from."""
         return KVBlock(
             tuple(s.clone(memory_format=torch.contiguous_format) for s in self.slots), self.positions.clone()
+        )
+
+    def to(self, device: torch.device | str) -> KVBlock:
+        """The slots on ``device``: this very block where they are already. Positions stay on the CPU."""
+        slots = tuple(s.to(device) for s in self.slots)
+        return (
+            self
+            if all(a is b for a, b in zip(slots, self.slots, strict=True))
+            else replace(self, slots=slots)
         )
 
     def part(self, start: int, stop: int) -> KVBlock:

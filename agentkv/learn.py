@@ -81,7 +81,7 @@ def learn_orders(window: Window, handles: Sequence[Handle], orders: int, seed: i
     for key, mean in means.items():
         at = int(_canonical(window, key.chunk).positions[0])
         note = Note(window.error_in_front(first.row))
-        engine.store.put(key, engine.recipe.form(mean.mean, "orbit", at), note)
+        engine.shelf.put(key, engine.recipe.form(mean.mean, "orbit", at), note)
     return len(means)
 
 
@@ -97,7 +97,7 @@ def learn_removal(window: Window, handle: Handle) -> int:
         patch = engine.recipe.form(engine.backend.deficit(block, live), "removal", placement.position)
         context = removal_key(context_key(placement.antecedents), context_key(seen))
         note = Note(window.error_in_front(placements[first].row))
-        engine.store.put(Key("removal", chunk.id, context), patch, note)
+        engine.shelf.put(Key("removal", chunk.id, context), patch, note)
     return len(behind)
 
 
@@ -128,11 +128,12 @@ def _run(
 def _canonical(window: Window, chunk: str) -> KVBlock:
     """The chunk's canonical; formed and stored when it is missing."""
     engine, key = window.engine, Key("canonical", chunk)
-    found = engine.store.get(key)
-    if not isinstance(found, KVBlock):
-        found = engine.backend.canonical(*engine.tokens(chunk))
-        engine.store.put(key, found)
-    return found
+    found = engine.shelf.get(key)
+    if found is not None and isinstance(found.entry, KVBlock):
+        return found.entry.to(window.kv.device)
+    block = engine.backend.canonical(*engine.tokens(chunk))
+    engine.shelf.put(key, block)
+    return block
 
 
 def _neighbours(window: Window, uids: list[int]) -> list[Placement]:

@@ -24,6 +24,10 @@ class Features:
     deep: tuple[Tensor, ...] = ()
     listed: bool = False
 
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (self.pooled, *self.deep))
+
 
 @dataclass(frozen=True, eq=False)
 class Media:
@@ -44,6 +48,11 @@ class Media:
     placeholders: Tensor
     features: Any
     both_ways: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its features, nearly all that it takes."""
+        return int(self.features.nbytes)
 
 
 class Tokens(NamedTuple):

@@ -24,25 +24,25 @@ def take_along(engine: Engine, found: Iterable[tuple[Chunk, Span]]) -> None:
     as that: whether it may stand somewhere else is for the planner to say, as for any KV of another context.
     """
     for chunk, span in found:
-        if span.found == "part" and not engine.store.held(chunk.id):
+        if span.found == "part" and not engine.store.held([chunk.id]):
             _slice(engine, chunk, span)
 
 
 def _slice(engine: Engine, part: Chunk, span: Span) -> None:
     tokens = engine.chunks.ids(span.chunk)
     head = engine.register(tokens[: span.offset], part.kind) if span.offset else None
-    for key, note in engine.store.held(span.chunk).items():
+    for key, (note, _, _) in engine.store.held([span.chunk]).items():
         front = _front(engine, key, note)
-        block = engine.store.get(key) if front is not None else None
-        if front is None or not isinstance(block, KVBlock):
+        found = engine.shelf.get(key) if front is not None else None
+        if front is None or found is None or not isinstance(found.entry, KVBlock):
             continue
-        own = block.part(span.offset, span.offset + part.length)
+        own = found.entry.part(span.offset, span.offset + part.length)
         if key.kind == "canonical" and head is None:
-            engine.store.put(Key("canonical", part.id), own, note)
+            engine.shelf.put(Key("canonical", part.id), own, note)
             continue
         chunks = front.chunks if head is None else front.chunks.then(head.id)
         context = Context(chunks=chunks, tokens=front.tokens + span.offset)
-        engine.store.put(Key("conditioned", part.id, chunks.key), own, Note(note.hearsay, context))
+        engine.shelf.put(Key("conditioned", part.id, chunks.key), own, Note(note.hearsay, context))
 
 
 def _front(engine: Engine, key: Key, note: Note) -> Context | None:

@@ -180,8 +180,8 @@ def compare(window: Window, firsts: dict[str, First], plan: Plan) -> None:
 
 def patch_bytes(engine: Engine) -> int:
     """Bytes of all patches in the engine's store."""
-    entries = map(engine.store.get, tuple(engine.store.keys()))
-    return sum(entry.nbytes for entry in entries if isinstance(entry, Patch))
+    found = map(engine.store.get, tuple(engine.store.keys()))
+    return sum(f.entry.nbytes for f in found if f and isinstance(f.entry, Patch))
 
 
 def _prompt(day: Day) -> Prompt:

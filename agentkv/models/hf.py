@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
+from agentkv_orchestrator.identity import hasher
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
@@ -27,13 +27,14 @@ from agentkv.layout import Layout
 from agentkv.models.families import family_of
 from agentkv.models.layouts import judge, layout_of, rope_tables
 
-FINGERPRINT_VERSION = 2
+FINGERPRINT_VERSION = 3
 _SAMPLES = 256  # values hashed per parameter: a 135M model takes ~0.1 s, a changed layer cannot hide
 # Where a model lies and how it is run say nothing about the KV it computes.
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"}
 _USE_EMBEDDED = "pass agentkv.models.embedded.ensure() for the embedded model"
 
 
+_ADAPTER_STATE = ("active_adapters", "scaling", "merged_adapters", "disable_adapters")
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 
@@ -41,7 +42,7 @@ _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 class LoadedModel:
     """A model that generates text, in eval mode, with what agentkv knows about it.
 
-    tokenizer: None when the caller brought none. fingerprint: 32 hex digits. name: for people. processor:
+    tokenizer: None when the caller brought none. fingerprint: 40 hex digits. name: for people. processor:
     what turns images into pixels and placeholders; None for a text model, and where no processor lies
     beside the weights (text alone runs then).
     """
@@ -113,13 +114,14 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, processor: 
 
 
 def fingerprint(model: Any, tokenizer: Any = None, processor: Any = None) -> str:
-    """Which model computes this KV: xxh3-128 in 32 hex digits.
+    """Which model computes this KV: 40 hex digits.
 
     Covers the config, the name, shape, dtype and 256 strided values of each weight (and of each buffer that
-    is saved with them), the rotary tables, the tokenizer and the processor's settings. The same weights at
-    another path have the same fingerprint; in another dtype they do not.
+    is saved with them), adapters and which of them are on, the rotary tables, the tokenizer and the
+    processor's settings. The same weights at another path have the same fingerprint; in another dtype they do
+    not.
     """
-    digest = xxhash.xxh3_128()
+    digest = hasher(b"agentkv model")
 
     def field(tag: str, value: bytes) -> None:
         digest.update(f"{tag}:{len(value)}:".encode())  # the length keeps fields from running together
@@ -130,11 +132,27 @@ def fingerprint(model: Any, tokenizer: Any = None, processor: Any = None) -> str
     for name, weight in sorted(model.state_dict().items()):
         field("weight", f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         field("values", _sample(weight))
+    field("adapters", _canonical(_adapters(model)))
     for name, table in sorted(rope_tables(model).items()):
         field(f"rope {name}", table.numpy().tobytes())
     field("tokenizer", _tokenizer_bytes(tokenizer))
     field("processor", _canonical(processor.to_dict()) if processor is not None else b"")
     return digest.hexdigest()
+
+
+def _adapters(model: Any) -> dict[str, Any]:
+    """Settings of LoRA and its like, which the weights do not tell (a scale, which of several is on), as peft
+    keeps them on the model and on each layer."""
+    configs = getattr(model, "peft_config", None) or {}
+    found: dict[str, Any] = {
+        name: config.to_dict() if hasattr(config, "to_dict") else config for name, config in configs.items()
+    }
+    layers = {
+        name: [str(getattr(layer, what, None)) for what in _ADAPTER_STATE]
+        for name, layer in model.named_modules()
+        if hasattr(layer, "merged_adapters")
+    }
+    return {"configs": found, "layers": layers} if configs or layers else {}
 
 
 def _processor(path: str) -> Any:

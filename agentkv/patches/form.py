@@ -9,8 +9,9 @@ cache when all components cost the same. Scheme "uniform" keeps the same rank ev
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -46,6 +47,13 @@ class Patch:
         """Bytes this patch adds to a store; a shared basis is not counted."""
         parts = [f for f in self.factors if f is not None]
         return sum(f.left.nbytes + (0 if self.shared else f.right.nbytes) for f in parts)
+
+    def to(self, device: torch.device | str) -> Patch:
+        """The factors on ``device``: this very patch where they are already."""
+        moved = tuple(f and Factors(*(x.to(device) for x in f)) for f in self.factors)
+        pairs = zip(moved, self.factors, strict=True)
+        same = all(m is f or all(map(operator.is_, m, f)) for m, f in pairs if m and f)
+        return self if same else replace(self, factors=moved)
 
 
 def deficit(conditioned: Sequence[Tensor], relocated: Sequence[Tensor]) -> tuple[Tensor, ...]:

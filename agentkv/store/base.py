@@ -3,101 +3,146 @@ suite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from agentkv_orchestrator.residency import Context, FrozenResidency, Resident
+import numpy as np
+from agentkv_orchestrator.residency import Context, FrozenResidency, Held, Resident
 
+from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
+from agentkv.media import Media
 from agentkv.patches import Patch
+from agentkv.store.key import PLAIN, Key, Kind, Miss, Note, Refusal, Stats
 
-Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal"]
-Entry = KVBlock | Patch
+__all__ = [
+    "PLAIN", "Entry", "Found", "Key", "Kind", "Miss", "Note", "Origin", "Refusal", "Stats", "Store", "Stored",
+    "residency",
+]  # fmt: skip
 
-
-class Key(NamedTuple):
-    """kind: what is stored. chunk: chunk id (it covers token ids and the model's fingerprint).
-    context: what it was conditioned on: "" for a canonical, a context key, a set key for an orbit, or
-    "before>after" for a removal."""
-
-    kind: Kind
-    chunk: str
-    context: str = ""
+Entry = KVBlock | Patch | Media
 
 
-@dataclass(frozen=True)
-class Note:
-    """What is kept beside an entry for the planner, which sees no tensors.
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What an entry was computed from, compared on every hit: int64 ids ``[T]``, the digest of the pixels
+    behind them (b"" for text), and the fingerprint of the model."""
 
-    hearsay: KL of second hand in it (see `Placement`). context: the antecedents behind ``Key.context``, where
-    it is a context key, so that a later plan can tell how far another context is from this one.
-    """
+    ids: Ids
+    modality: bytes
+    fingerprint: str
 
-    hearsay: float = 0.0
-    context: Context | None = None
+    def same(self, other: Origin | None) -> bool:
+        """Whether the two are of one content and one model."""
+        return (
+            other is not None
+            and self.fingerprint == other.fingerprint
+            and self.modality == other.modality
+            and np.array_equal(self.ids, other.ids)
+        )
+
+
+class Stored(NamedTuple):
+    """What `get` finds. origin: None where whoever stored it did not say."""
+
+    entry: Entry
+    note: Note = PLAIN
+    origin: Origin | None = None
+
+
+class Found(NamedTuple):
+    """What `held` tells of one entry. tier: name of the nearest store that has it; nbytes: in that one."""
+
+    note: Note
+    nbytes: int
+    tier: str
 
 
 class Store(Protocol):
-    """A map from Key to KVBlock or Patch inside a byte budget. Every method is atomic and thread-safe.
+    """A map from Key to entries inside a byte budget. Every method is atomic and thread-safe, and none raises
+    for what a medium does: what cannot be read is a miss, what cannot be written is refused, both counted.
 
-    What `get` returns shares no memory with any running window, and callers must not write to it.
+    What `get` returns shares no memory with a running window nor with a file, and callers must not write to
+    it.
     """
 
-    def put(self, key: Key, entry: Entry, note: Note | None = None) -> bool:
+    tier: str
+    """What the planner calls it: "device", "host", "disk", "redis"."""
+
+    def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         """Keep the entry, which the caller hands over; a block that is a view of something larger is copied.
 
-        note: None keeps nothing beside it. False when it can never fit the budget (nothing else was dropped
-        for it).
+        False when it is not kept (nothing else was dropped for what can never fit). A store that writes later
+        says True for what it has taken in.
         """
         ...
 
-    def get(self, key: Key) -> Entry | None:
-        """The entry, or None when it is not (or no longer) there."""
+    def get(self, key: Key) -> Stored | None:
+        """The entry, or None when it is not (or no longer) there, or not whole."""
         ...
 
     def drop(self, key: Key) -> bool:
         """Forget the entry; whether there was one."""
         ...
 
-    def keys(self) -> Iterable[Key]:
+    def keys(self) -> Collection[Key]:
         """All keys, least recently used first."""
         ...
 
-    def held(self, chunk: str) -> Mapping[Key, Note]:
-        """What is there for one chunk, at a cost that does not depend on the rest. The order of use stays."""
+    def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
+        """What one tenant has of these chunks, at a cost that does not depend on the rest: one look-up for
+        all of them. The order of use stays."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all entries' tensors."""
+        """Bytes of all entries: of their tensors in memory, of their files on a disk."""
+        ...
+
+    def stats(self) -> Stats:
+        """Sizes and counts."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until what was put is where it stays."""
+        ...
+
+    def close(self) -> None:
+        """Flush, and let go of files and connections. Closing twice is fine."""
         ...
 
 
-def residency(store: Store, chunks: Mapping[str, int]) -> FrozenResidency:
+def residency(
+    store: Store, chunks: Mapping[str, int], without: Collection[Key] = frozenset()
+) -> FrozenResidency:
     """What the planner may know of a store: which kinds exist per chunk, no tensors.
 
-    chunks: those of interest, by id, with their tokens.
+    chunks: those of interest, by id, with their tokens. without: keys that were found missing.
     """
     residents, contexts = dict[str, Resident](), dict[str, Context]()
-    for chunk, tokens in chunks.items():
-        notes = store.held(chunk)
-        if not notes:
-            continue
+    by_chunk: dict[str, list[tuple[Key, Found]]] = {}
+    for key, found in store.held(chunks).items():
+        if key not in without and key.kind != "features":
+            by_chunk.setdefault(key.chunk, []).append((key, found))
+    for chunk, entries in by_chunk.items():
         kinds: dict[Kind, set[str]] = {}
         hearsay: dict[str, float] = {}
-        for key, note in notes.items():
+        where: dict[str, dict[str, Held]] = {}
+        for key, (note, nbytes, tier) in entries:
             kinds.setdefault(key.kind, set()).add(key.context)
+            where.setdefault(key.kind, {})[key.context] = Held(tier, nbytes)
             hearsay[key.context] = max(note.hearsay, hearsay.get(key.context, 0.0))
             if note.context is not None:
                 contexts[key.context] = note.context
         residents[chunk] = Resident(
-            tokens=tokens,
+            tokens=chunks[chunk],
             canonical="canonical" in kinds,
             conditioned=frozenset(kinds.get("conditioned", ())),
             patches=frozenset(kinds.get("patch", ())),
             orbits=frozenset(kinds.get("orbit", ())),
             removals=frozenset(kinds.get("removal", ())),
             hearsay={key: kl for key, kl in hearsay.items() if kl > 0},
+            where=where,
         )
     return FrozenResidency(residents, contexts)

@@ -1,8 +1,7 @@
 """Chunks: runs of tokens with one identity.
 
 A chunk's id is a digest of its token ids, of the pixels or samples behind them and of the model that
-reads them. xxh3 is fast and not cryptographic, so equal ids are never taken for equal content: the
-registry compares the tokens.
+reads them.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,28 +9,22 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from xxhash import xxh3_128_hexdigest
 
+from .identity import digest_of
 from .lineage import Lineage
 
 Ids = npt.NDArray[np.int64]
 Digest = Callable[[Ids, str, bytes], str]
 
 
-def _hash(*fields: tuple[bytes, bytes]) -> str:
-    """Hash (one-byte tag, payload) fields. Tag and length keep "ab","c" apart from "a","bc"."""
-    return xxh3_128_hexdigest(
-        b"".join(part for tag, data in fields for part in (tag, len(data).to_bytes(8, "little"), data))
-    )
-
-
 def digest(ids: Ids, fingerprint: str, modality: bytes = b"") -> str:
-    """Identity of a run of tokens: 32 hex characters.
+    """Identity of a run of tokens: 40 hex characters.
 
     ids: int64 [n]; fingerprint: model and tokenizer; modality: digest of what placeholder tokens stand for.
     """
     tokens = np.ascontiguousarray(ids, dtype="<i8").tobytes()
-    return _hash((b"t", tokens), (b"f", fingerprint.encode()), (b"m", modality))
+    fields = (b"tokens", tokens), (b"model", fingerprint.encode()), (b"modality", modality)
+    return digest_of(b"agentkv chunk", *fields)
 
 
 def context_key(chunk_ids: Iterable[str]) -> str:
@@ -41,7 +34,7 @@ def context_key(chunk_ids: Iterable[str]) -> str:
 
 def set_key(chunk_ids: Iterable[str]) -> str:
     """Key of the same antecedents in any order; a chunk placed twice counts twice."""
-    return _hash(*((b"s", chunk.encode()) for chunk in sorted(chunk_ids)))
+    return digest_of(b"agentkv set", *((b"chunk", chunk.encode()) for chunk in sorted(chunk_ids)))
 
 
 class Chunk(BaseModel):

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
-from xxhash import xxh3_128_hexdigest
 
 from .errors import WindowError
+from .identity import hasher
 
 _T = TypeVar("_T")
+_CONTEXT = hasher(b"agentkv context")
 Runs = tuple[tuple[int, int], ...]
 """A list as stretches [first, stop) of a table of ids."""
 
@@ -22,8 +23,8 @@ Runs = tuple[tuple[int, int], ...]
 class Lineage:
     """An immutable list of chunk ids that grows at its end by `then`. Equal keys are equal lists.
 
-    Keys are as good as the digests of chunks: xxh3 over the key before (32 characters, so that the two parts
-    cannot be shifted against each other) and the id.
+    Keys are as good as the digests of chunks: the same hash over the key before (of one length, so that the
+    two parts cannot be shifted against each other) and the id.
     """
 
     __slots__ = ("chunk", "key", "length", "parent")
@@ -39,7 +40,9 @@ class Lineage:
         self.parent = parent
         self.chunk = chunk
         self.length = 0 if parent is None else parent.length + 1
-        self.key = xxh3_128_hexdigest((chunk if parent is None else parent.key + chunk).encode())
+        state = _CONTEXT.copy()
+        state.update((chunk if parent is None else parent.key + chunk).encode())
+        self.key = state.hexdigest()
 
     @classmethod
     def of(cls, chunk_ids: Iterable[str]) -> "Lineage":

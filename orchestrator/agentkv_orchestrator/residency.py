@@ -2,11 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from .lineage import Lineage
+
+
+class Held(NamedTuple):
+    """Where one entry is, and its size there. tier: the name of the store nearest to the model with it."""
+
+    tier: str
+    bytes: int
 
 
 class Resident(BaseModel):
@@ -27,6 +34,10 @@ class Resident(BaseModel):
     """Context changes, as removal_key, with a patch on the conditioned KV."""
     hearsay: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """By any of the keys above: KL of second hand in what is stored there (see `Placement`); 0 if absent."""
+
+    where: dict[str, dict[str, Held]] = Field(default_factory=dict)
+    """By kind ("canonical", "conditioned", "patch", ...) and key; "" is a canonical's. Absent where the store
+    does not say."""
 
     @field_serializer("conditioned", "patches", "orbits", "removals")
     def _in_order(self, keys: frozenset[str]) -> list[str]:

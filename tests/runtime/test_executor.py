@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentkv import Window
-from agentkv.errors import FingerprintMismatch, NothingStored
-from agentkv.store.base import Entry, Key, Note
+from agentkv.store.base import Entry, Found, Key, Stored
 from agentkv.store.memory import MemoryStore
 from agentkv.testing import RecordingEngine, kv_block, recording_engine, rows
 from tests.runtime.cases import words
@@ -188,11 +188,11 @@ class Forgetful(MemoryStore):
                 self._remove(key)
         return True
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> Stored | None:
         return None if self._forget("get") else super().get(key)
 
-    def held(self, chunk: str) -> Mapping[Key, Note]:
-        found = super().held(chunk)
+    def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
+        found = super().held(chunks, tenant)
         if found:
             self._forget("held")
         return found
@@ -225,39 +225,68 @@ def test_what_the_store_loses_meanwhile_is_planned_anew(method: str, after: int)
         assert plan.tokens()["recomputed"] in (0, 20)
 
 
-def test_a_store_that_never_gives_what_it_lists_is_an_error() -> None:
+def test_a_store_that_never_gives_what_it_lists_costs_a_prefill() -> None:
     store = Forgetful("get", after=0, for_good=False)
-    _, window, _ = recalled(store)
-    before = rows(window.kv)
-    with pytest.raises(NothingStored) as caught:
-        window.commit()
-    assert "conditioned" in str(caught.value.got)
-    assert (rows(window.kv), window.ids().tolist()) == (before, before)
-    assert window.content == window.committed
+    _, window, text = recalled(store)
+    plan = window.commit()
+    assert store.lied == 1
+    assert plan.tokens()["recomputed"] == 20
+    assert_shows(window, text)
+
+
+def test_all_that_is_missing_is_found_out_at_once() -> None:
+    """A store that lists twenty messages and gives none of them: one more plan, not twenty."""
+    store = Forgetful("get", after=10**6, for_good=False)
+    engine = recording_engine(store=store)
+    window = engine.window(Policy(name="balanced", kl_budget=0.0))
+    window.append(words(30, 1))
+    notes = [window.append(words(20, 2 + i)) for i in range(20)]
+    window.commit()
+    for note in notes:
+        window.evict(note)
+    window.commit()
+    for note in notes:
+        window.recall(note)
+    store.after = 0
+    assert window.commit().tokens()["recomputed"] == 400
+    assert_shows(window, " ".join(words(20 + 10 * (i == 0), i + 1) for i in range(21)))
+    assert store.lied == 20
 
 
 @pytest.mark.parametrize("entry", [kv_block(20), kv_block(3, layers=1)])
-def test_kv_of_another_shape_is_never_put_into_a_window(entry: Entry) -> None:
-    engine, window, _ = recalled(Forgetful("never", 0))
+@pytest.mark.parametrize("told", [True, False])
+def test_kv_of_another_shape_is_never_put_into_a_window(entry: Entry, told: bool) -> None:
+    """told: it claims to be computed from what the window wants."""
+    engine, window, text = recalled(Forgetful("never", 0))
     (key,) = [key for key in engine.store.keys() if key.kind == "conditioned"]  # noqa: SIM118
-    engine.store.put(key, entry)
-    before = rows(window.kv)
-    with pytest.raises(FingerprintMismatch) as caught:
-        window.commit()
-    assert str(tuple(entry.slots[0].shape)) in str(caught.value.got)  # type: ignore[union-attr]
-    assert (rows(window.kv), window.ids().tolist()) == (before, before)
+    engine.store.put(key, entry, origin=engine.origin(key.chunk) if told else None)
+    assert window.commit().tokens()["recomputed"] == 20
+    assert_shows(window, text)
+    assert engine.shelf.foreign == 1
+
+
+@pytest.mark.parametrize("field", ["ids", "modality", "fingerprint"])
+def test_kv_of_another_content_is_never_put_into_a_window(field: str) -> None:
+    """As a store would give it whose hash can be made to collide, or that another model filled."""
+    engine, window, text = recalled(Forgetful("never", 0))
+    (key,) = [key for key in engine.store.keys() if key.kind == "conditioned"]  # noqa: SIM118
+    stored, origin = engine.store.get(key), engine.origin(key.chunk)
+    assert stored is not None
+    other = {"ids": origin.ids + 1, "modality": b"x", "fingerprint": "f" * 40}[field]
+    engine.store.put(key, stored.entry, stored.note, replace(origin, **{field: other}))
+    assert window.commit().tokens()["recomputed"] == 20
+    assert_shows(window, text)
+    assert (engine.shelf.foreign, len(engine.store.keys())) == (1, 0)
 
 
 def test_kv_under_the_key_of_a_patch_is_never_applied() -> None:
-    engine, window, _ = recalled(Forgetful("never", 0))
+    engine, window, text = recalled(Forgetful("never", 0))
     window.settle()
     (key,) = [key for key in engine.store.keys() if key.kind == "patch"]  # noqa: SIM118
-    engine.store.put(key, kv_block(20))
+    engine.store.put(key, kv_block(20), origin=engine.origin(key.chunk))
     window.policy = Policy(kl_budget=0.01)  # a patch fits it, a canonical alone does not
-    before = rows(window.kv)
-    with pytest.raises(FingerprintMismatch, match="patch"):
-        window.commit()
-    assert rows(window.kv) == before
+    assert window.commit().tokens()["recomputed"] == 20
+    assert_shows(window, text)
 
 
 def test_nothing_to_do_calls_nothing() -> None:

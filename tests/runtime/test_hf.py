@@ -50,7 +50,7 @@ def test_fingerprint_follows_the_weights_not_the_place(saved: Path, tmp_path: Pa
     loaded = load(moved)
     assert loaded.fingerprint == load(moved).fingerprint
     assert loaded.fingerprint == wrap(tiny_model(dtype=torch.float32), tiny_tokenizer()).fingerprint
-    assert len(loaded.fingerprint) == 32
+    assert len(loaded.fingerprint) == 40
 
 
 class _Processor:
@@ -87,6 +87,27 @@ def test_everything_that_changes_the_kv_changes_the_fingerprint() -> None:
         fingerprint(biased, tokenizer),  # a buffer that is saved with the weights
     ]
     assert len(set(found)) == len(found)
+
+
+class _Adapted(torch.nn.Linear):
+    """A layer as peft leaves it: which adapters are on, and their scales, are no weights."""
+
+    def __init__(self, active: str, scale: float) -> None:
+        super().__init__(2, 2)
+        self.active_adapters, self.merged_adapters, self.disable_adapters = [active], list[str](), False
+        self.scaling = {"a": scale, "b": scale}
+        torch.nn.init.zeros_(self.weight)
+        torch.nn.init.zeros_(self.bias)
+
+
+def test_adapters_enter_the_fingerprint() -> None:
+    def adapted(active: str, scale: float) -> str:
+        model = tiny_model()
+        model.extra = _Adapted(active, scale)
+        return fingerprint(model)
+
+    assert adapted("a", 1.0) == adapted("a", 1.0)
+    assert len({fingerprint(tiny_model()), *(adapted(n, s) for n in "ab" for s in (1.0, 2.0))}) == 5
 
 
 def test_using_the_tokenizer_leaves_the_fingerprint_alone() -> None:

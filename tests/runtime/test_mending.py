@@ -74,8 +74,8 @@ def recalled(built: Engine, question: bool = True) -> tuple[Window, list[int]]:
     window.evict(long)
     window.commit()
     for _, chunk in parts:
-        built.store.put(Key("canonical", chunk.id), built.backend.canonical(*built.tokens(chunk.id)))
-        for key in built.store.held(chunk.id):
+        built.shelf.put(Key("canonical", chunk.id), built.backend.canonical(*built.tokens(chunk.id)))
+        for key in built.store.held([chunk.id]):
             if key.kind == "conditioned":
                 built.store.drop(key)
     window.recall(long)

@@ -123,7 +123,7 @@ def test_a_part_of_a_stored_chunk_is_taken_from_it() -> None:
         window.commit()
         part = window.append_ids(whole[60:])
         chunk = window.content.get(part.id).parts[0][1]  # type: ignore[union-attr]
-        (key, note), *others = built.store.held(chunk.id).items()
+        (key, (note, _, _)), *others = built.store.held([chunk.id]).items()
         assert not others
         assert (key.kind, note.context.tokens) == ("conditioned", 50 + 60)  # type: ignore[union-attr]
         assert prefilled(window.commit()) == 0
@@ -136,7 +136,9 @@ def test_a_part_of_a_stored_chunk_is_taken_from_it() -> None:
             fresh.append_ids(piece)
         fresh.commit()
         assert_exact(fresh)
-        stored = built.store.get(key)
+        found = built.store.get(key)
+        assert found is not None
+        stored = found.entry
         row = fresh.kv.start + 110
         for ours, theirs in zip(stored.slots, fresh.kv.view(row, row + 90).slots, strict=True):  # type: ignore
             assert torch.allclose(ours, theirs, atol=1e-9)
@@ -153,11 +155,11 @@ def test_a_part_of_a_canonical_is_behind_the_sink() -> None:
         window.commit()
         window.settle()
         chunk = window.content.get(gone.id).parts[0][1]  # type: ignore[union-attr]
-        assert Key("canonical", chunk.id) in built.store.held(chunk.id)
+        assert Key("canonical", chunk.id) in built.store.held([chunk.id])
         head, middle = window.append_ids(whole[:70]), window.append_ids(whole[70:])
         of_head, of_middle = (window.content.get(h.id).parts[0][1].id for h in (head, middle))  # type: ignore
-        assert [k.kind for k in built.store.held(of_head)] == ["canonical"]
-        (note,) = (n for k, n in built.store.held(of_middle).items() if k.kind == "conditioned")
+        assert [k.kind for k in built.store.held([of_head])] == ["canonical"]
+        (note,) = (n.note for k, n in built.store.held([of_middle]).items() if k.kind == "conditioned")
         assert note.context.tokens == len(built.sink) + 70  # type: ignore[union-attr]
         assert built.chunks.ids(next(iter(note.context.chunks))).tolist() == built.sink.tolist()  # type: ignore
         assert prefilled(window.commit()) == 0

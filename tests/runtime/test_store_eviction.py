@@ -26,11 +26,11 @@ class TestByBenefit(StoreConformance):
     """All that a store promises holds whoever makes room."""
 
     def make(self, budget: int) -> Store:
-        return MemoryStore(budget, Benefit())
+        return MemoryStore(budget, evictor=Benefit)
 
     def test_the_least_recently_used_leaves_first(self) -> None:
         """Among those that were read as often; `keys` is in the order of use whoever leaves."""
-        store = self.make(3 * UNIT)
+        store = MemoryStore(3 * UNIT, evictor=Benefit)
         for name in (1, 2, 3):
             store.put(key(name), kv_block(4, name))
         store.get(key(1))
@@ -40,7 +40,7 @@ class TestByBenefit(StoreConformance):
 
 
 def test_what_was_read_outlives_what_was_not() -> None:
-    store = MemoryStore(3 * UNIT, Benefit())
+    store = MemoryStore(3 * UNIT, evictor=Benefit)
     for name in (1, 2, 3):
         store.put(key(name), kv_block(4, name))
     store.get(key(1))
@@ -49,7 +49,7 @@ def test_what_was_read_outlives_what_was_not() -> None:
 
 
 def test_a_dear_context_outlives_a_cheap_one() -> None:
-    store = MemoryStore(2 * UNIT, Benefit(), price_by(COSTS))
+    store = MemoryStore(2 * UNIT, evictor=Benefit, price=price_by(COSTS))
     store.put(key(1), kv_block(4), Note(context=Context(chunks=("x",), tokens=4000)))
     store.put(key(2), kv_block(4), Note(context=Context(chunks=("y",), tokens=40)))
     store.put(key(3), kv_block(4), Note(context=Context(chunks=("z",), tokens=400)))
@@ -64,7 +64,7 @@ def test_a_patch_is_priced_by_the_tokens_it_corrects() -> None:
 
 @pytest.mark.parametrize("name", EVICTORS)
 def test_pinned_entries_stay_and_the_budget_holds(name: str) -> None:
-    store = MemoryStore(3 * UNIT, evictor(name))
+    store = MemoryStore(3 * UNIT, evictor=lambda: evictor(name))
     for i in range(3):
         store.put(key(i), kv_block(4, i))
     assert store.pin(key(0))
@@ -73,7 +73,7 @@ def test_pinned_entries_stay_and_the_budget_holds(name: str) -> None:
         assert store.nbytes <= store.budget
     first = store.get(key(0))
     assert first is not None
-    assert same_bits(first, kv_block(4, 0))  # type: ignore[arg-type]
+    assert same_bits(first.entry, kv_block(4, 0))  # type: ignore[arg-type]
 
 
 def test_a_store_of_pinned_entries_takes_nothing_in_and_loses_nothing() -> None:

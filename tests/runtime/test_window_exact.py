@@ -259,9 +259,12 @@ def test_a_clean_view_is_the_canonical_and_goes_away_again(full: Engine) -> None
     window.commit()
     window.clean_view(note)
     window.commit()
-    canonical = full.store.get(Key("canonical", window.graph.placements[1].chunk.id))
+    stored = full.store.get(Key("canonical", window.graph.placements[1].chunk.id))
+    assert stored is not None
+    canonical = stored.entry
+    assert isinstance(canonical, KVBlock)
     shown = live(window).part(20, 50)
-    assert torch.equal(shown.slots[1], canonical.slots[1])  # type: ignore[union-attr]  # values do not turn
+    assert torch.equal(shown.slots[1], canonical.slots[1])  # values do not turn
     assert not torch.equal(shown.slots[1], reprefilled(window).slots[1][:, 20:50])
     window.clean_view(note, on=False)
     window.commit()

@@ -73,7 +73,7 @@ def test_a_cache_grows_with_every_forward_but_what_is_stored_does_not() -> None:
         window.evict(note)
         window.commit()
         stored = {key: engine.store.get(key) for key in tuple(engine.store.keys())}
-        kept = {key: value.clone() for key, value in stored.items() if isinstance(value, KVBlock)}
+        kept = {key: s.entry.clone() for key, s in stored.items() if s and isinstance(s.entry, KVBlock)}
         assert kept
         for _ in range(2):
             window.recall(note)
@@ -82,7 +82,10 @@ def test_a_cache_grows_with_every_forward_but_what_is_stored_does_not() -> None:
             window.evict(note)
             window.commit()
         for key, value in kept.items():
-            assert same_bits(engine.store.get(key), value)  # type: ignore[arg-type]
+            found = engine.store.get(key)
+            assert found is not None
+            assert isinstance(found.entry, KVBlock)
+            assert same_bits(found.entry, value)
 
 
 def test_questions_leave_no_trace_in_the_window() -> None:

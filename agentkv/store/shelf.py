@@ -1,0 +1,47 @@
+"""An engine's use of its store: entries go in with what they were computed from, and a hit compares that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentkv.kv import KVBlock
+from agentkv.media import Media
+from agentkv.patches import Patch
+from agentkv.store.base import PLAIN, Entry, Key, Note, Origin, Store, Stored
+
+KINDS = {"canonical": KVBlock, "conditioned": KVBlock, "features": Media}
+"""What is stored under a kind; patches under all others."""
+
+
+class Shelf:
+    """origin_of: what a chunk's KV is computed from, by its id; raises ChunkError for one that nobody
+    registered."""
+
+    def __init__(self, store: Store, origin_of: Callable[[str], Origin]) -> None:
+        self.store, self.origin_of = store, origin_of
+        self.foreign = 0
+        """Hits that were another content's or another model's, and so none."""
+
+    def put(self, key: Key, entry: Entry, note: Note = PLAIN) -> bool:
+        """Whether it was kept."""
+        return self.store.put(key, entry, note, self.origin_of(key.chunk))
+
+    def get(self, key: Key) -> Stored | None:
+        """The entry of this very content and model; anything else under its key is a miss."""
+        stored = self.store.get(key)
+        if stored is None:
+            return None
+        right_type = isinstance(stored.entry, KINDS.get(key.kind, Patch))
+        if right_type and self.origin_of(key.chunk).same(stored.origin):
+            return stored
+        self.refuse(key)
+        return None
+
+    def refuse(self, key: Key) -> None:
+        """What stands under this key is not what the key says: forget it, and count it."""
+        self.foreign += 1
+        self.store.drop(key)
+
+    def drop(self, key: Key) -> bool:
+        """Forget the entry; whether there was one."""
+        return self.store.drop(key)
