@@ -40,7 +40,8 @@ class _Front(NamedTuple):
             tokens=self.tokens + p.chunk.length,
             kl=self.kl + op.kl + (applied.kl if applied else 0.0),
             untouched=self.untouched and isinstance(op, Keep) and applied is None,
-            clean=(*self.clean, p.chunk.id) if p.clean else self.clean,
+            # Computed at the front it has seen nothing anyway, and shows the same clean or not.
+            clean=(*self.clean, p.chunk.id) if p.clean and (self.ids.length or not p.exact) else self.clean,
         )
 
 

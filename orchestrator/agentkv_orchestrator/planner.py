@@ -53,9 +53,7 @@ def make_plan(
     sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
     starts = _starts(options, costs)
-    tokens = sum([w.chunk.length for w in wanted])
-    shares = [w.chunk.length / tokens for w in wanted]
-    chosen = choose(sites, options, policy, starts, shares)
+    chosen = choose(sites, options, policy, starts, _shares(wanted, graph))
     owed = starts.besides(chosen)
     steps = [
         op
@@ -92,6 +90,17 @@ def _sites(
         live, front = comparison.live[i], comparison.fronts[i]
         yield Site(scene, i, w, change, live, resident, place, place.row - first, front, clean)
         clean = clean | {w.chunk.id} if w.clean else clean
+
+
+def _shares(wanted: Sequence[Wanted], graph: WindowGraph) -> list[float]:
+    """By chunk, the share of the window's KL that an error of it makes.
+
+    A new chunk at the end is what is asked: the figures of all others were measured there, its own error
+    among them.
+    """
+    tokens = sum([w.chunk.length for w in wanted])
+    shares = [w.chunk.length / tokens for w in wanted]
+    return [*shares[:-1], 0.0] if wanted and graph.get(wanted[-1].uid) is None else shares
 
 
 def _asked(wanted: Sequence[Wanted], graph: WindowGraph, residency: Residency) -> bool:

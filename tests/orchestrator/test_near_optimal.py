@@ -14,7 +14,7 @@ from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.layout import lay_out
 from agentkv_orchestrator.plan import Stash
-from agentkv_orchestrator.planner import _sites, _starts, after, make_plan
+from agentkv_orchestrator.planner import _shares, _sites, _starts, after, make_plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import FrozenResidency, Resident
 from agentkv_orchestrator.site import Candidate
@@ -91,8 +91,7 @@ def gap(random: Random) -> float | None:
     options = [candidates(site) for site in sites]
     if prod(map(len, options)) > COMBINATIONS:
         return None
-    asked, tokens = {w.uid for w in wanted}, sum(w.chunk.length for w in wanted)
-    shares = [w.chunk.length / tokens for w in wanted]
+    asked, shares = {w.uid for w in wanted}, _shares(wanted, graph)
     leaving = sum(op.ms for op in plan.ops if isinstance(op, Stash) and op.uid not in asked)
     best = least(options, shares, policy.kl_budget, _starts(options, costs)) + leaving
     assert plan.predicted_ms >= best - 1e-3 * (1 + len(options))  # figures are rounded

@@ -95,6 +95,19 @@ def test_exact_gives_the_bits_of_a_prefix_cache(history: list, script: list) -> 
         fresh += found
 
 
+def test_a_clean_view_of_the_first_chunk_is_the_chunk() -> None:
+    """Where it was computed there: what stands behind it stays what a prefix cache holds."""
+    session = Session()
+    session.go([session.place("a", 5)])
+    (a,) = session.wanted
+    b = session.place("b", 5)
+    session.go([a.model_copy(update={"clean": True}), b])
+    for policy in ("balanced", "exact"):
+        again = session.go([a, b], policy)
+        assert [op.op for op in again.ops] == ["keep", "keep"]
+        assert again.predicted_kl == 0
+
+
 def test_exact_does_not_take_a_canonical_for_a_computed_chunk() -> None:
     """At the front both have no antecedents, and still differ."""
     session = Session()
