@@ -79,7 +79,8 @@ def errors(plan: Plan, names: Names) -> list[Item]:
     for (verb, _), ops in groups.items():
         share = sum(op.kl for op in ops) / plan.predicted_kl
         what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
-        items.append(Item(what, _said(ops), sum(op.ms for op in ops), share, tuple(ops)))
+        why = "inherited from what is off in front" if isinstance(ops[0], Prefill) else _said(ops)
+        items.append(Item(what, why, sum(op.ms for op in ops), share, tuple(ops)))
     return sorted(items, key=lambda item: -item.share)
 
 
