@@ -12,7 +12,7 @@ import numpy as np
 from agentkv import Window
 from bench.eval.agent_windows import Case
 
-ROUNDS = 3
+ROUNDS = 2
 NOTE = 32
 """Tokens that a branch appends."""
 

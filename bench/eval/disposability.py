@@ -23,11 +23,10 @@ from agentkv_orchestrator.policy import Policy
 from agentkv import Engine
 from agentkv.audit import divergence
 from agentkv.cache import Run
-from agentkv.disposal import Disposal
-from agentkv.disposal import logits as asked_logits
+from agentkv.disposal import Disposal, answered, compared, retold
 from agentkv.queries import asked_of
 from bench.eval import agent_windows, branches
-from bench.eval.agent_windows import SIZE, Case, describe, opened, resume
+from bench.eval.agent_windows import ANSWER, SIZE, Case, describe, opened, resume
 
 OUT = Path("bench/results/disposability.json")
 
@@ -65,7 +64,9 @@ def measured(case: Case) -> dict[str, Any]:
         since = time.perf_counter()
         truth = float(divergence(case.truth, case.without(index)).mean())
         row: dict[str, Any] = {"truth": truth, "truth_ms": (time.perf_counter() - since) * 1e3}
-        row["rows not attended"] = said(case.window.disposable(handle, case.question, "fast"))
+        row["rows not attended"] = said(
+            case.window.disposable(handle, case.question, "fast", new_tokens=ANSWER)
+        )
         row["dependents clean"] = dependents_clean(case, index)
         row["attention"] = {"kl": attention[index], "ms": attention_ms / SIZE}
         rows.append(row)
@@ -79,26 +80,29 @@ def gate(case: Case) -> None:
         raise SystemExit(f"a freshly computed window is {off:.2g} nats from its re-prefill; nothing measured")
 
 
-def said(found: Disposal) -> dict[str, float]:
-    return {"kl": found.kl, "kl_question": found.kl_question, "same": found.same_token, "ms": found.ms}
+def said(found: Disposal) -> dict[str, Any]:
+    return {
+        "kl": found.kl,
+        "kl_first": found.kl_per_token[0],
+        "kl_question": found.kl_question,
+        "agreement": found.agreement,
+        "ms": found.ms,
+    }
 
 
-def dependents_clean(case: Case, gone: int) -> dict[str, float]:
+def dependents_clean(case: Case, gone: int) -> dict[str, Any]:
     """The document's rows are not attended, and whatever was computed behind it is shown as its canonical."""
-    since = time.perf_counter()
-    entry = asked_of(case.window, case.question)
-    whole = asked_logits(case.window, entry)
+    since, handle = time.perf_counter(), case.documents[gone]
+    asked = asked_of(case.window, case.question)
+    answer, found = answered(case.window, asked, ANSWER)
     with case.window.fork() as twin:
         twin.policy = Policy(name="fast", stash=False)
-        twin.evict(case.documents[gone])
-        for handle in case.documents[gone + 1 :]:
-            twin.clean_view(handle)
+        twin.evict(handle)
+        for behind in case.documents[gone + 1 :]:
+            twin.clean_view(behind)
         twin.commit()
-        left = asked_logits(twin, entry)
-    kl = divergence(whole, left)
-    same = int(whole[-1].argmax()) == int(left[-1].argmax())
-    ms = (time.perf_counter() - since) * 1e3
-    return {"kl": float(kl[-1]), "kl_question": float(kl.mean()), "same": same, "ms": ms}
+        left = retold(twin, asked, answer)
+    return said(compared(handle, found, left, ANSWER, twin.policy.kl_budget, since))
 
 
 def attended(case: Case) -> tuple[list[float], float]:
