@@ -20,7 +20,7 @@ from agentkv.cache import Overlay, Run
 from agentkv.diagnose import documents
 from agentkv.inputs import Ids, marker_ids
 
-LENGTH, SIZE, ANSWER = 96, 4, 8
+LENGTH, SIZE, ANSWER = 64, 4, 8
 """Tokens of a document, documents of a window, tokens of the greedy answer that KL is taken over."""
 SYSTEM = (
     "You are a careful assistant. You read the documentation of software packages and answer questions "

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from agentkv_orchestrator.policy import Policy
+from torch import Tensor
 
 from agentkv import Engine
 from agentkv.audit import divergence
@@ -59,6 +60,7 @@ def measured(case: Case) -> dict[str, Any]:
     """Of every document: the truth, what each test says of it, and what that took."""
     gate(case)
     attention, attention_ms = attended(case)
+    answer, found = answered(case.window, asked_of(case.window, case.question), ANSWER)
     rows = []
     for index, handle in enumerate(case.documents):
         since = time.perf_counter()
@@ -67,7 +69,7 @@ def measured(case: Case) -> dict[str, Any]:
         row["rows not attended"] = said(
             case.window.disposable(handle, case.question, "fast", new_tokens=ANSWER)
         )
-        row["dependents clean"] = dependents_clean(case, index)
+        row["dependents clean"] = dependents_clean(case, index, answer, found)
         row["attention"] = {"kl": attention[index], "ms": attention_ms / SIZE}
         rows.append(row)
     return {"about": case.about, "documents": rows}
@@ -90,11 +92,13 @@ def said(found: Disposal) -> dict[str, Any]:
     }
 
 
-def dependents_clean(case: Case, gone: int) -> dict[str, Any]:
-    """The document's rows are not attended, and whatever was computed behind it is shown as its canonical."""
+def dependents_clean(case: Case, gone: int, answer: list[int], found: Tensor) -> dict[str, Any]:
+    """The document's rows are not attended, and whatever was computed behind it is shown as its canonical.
+
+    answer, found: what `agentkv.disposal.answered` gives for the whole window; the time is without it.
+    """
     since, handle = time.perf_counter(), case.documents[gone]
     asked = asked_of(case.window, case.question)
-    answer, found = answered(case.window, asked, ANSWER)
     with case.window.fork() as twin:
         twin.policy = Policy(name="fast", stash=False)
         twin.evict(handle)

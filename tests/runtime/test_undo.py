@@ -314,7 +314,7 @@ def test_stale_messages_and_what_made_them_stale(built: Engine) -> None:
         window.related(a)
 
 
-def test_history_holds_no_tensors(built: Engine) -> None:
+def test_history_holds_no_kv(built: Engine) -> None:
     """Rows and store are all there is: what the store drops is computed again."""
     window = built.window(STRICT)
     window.append(words(30, 1))

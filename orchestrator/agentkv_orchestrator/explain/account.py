@@ -74,9 +74,9 @@ def errors(plan: Plan, names: Names) -> list[Item]:
     for op in plan.ops:
         if op.kl > 0:
             groups.setdefault((op.op.replace("_", " "), _alike(op)), []).append(op)
-    items = []
+    items, whole = [], sum(op.kl for op in plan.ops)
     for (verb, _), ops in groups.items():
-        share = sum(op.kl for op in ops) / plan.predicted_kl
+        share = sum(op.kl for op in ops) / whole
         what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
         why = "inherited from what is off in front" if isinstance(ops[0], Prefill) else _said(ops)
         items.append(Item(what, why, sum(op.ms for op in ops), share, tuple(ops)))
@@ -116,7 +116,7 @@ def _item(verb: str, reason: str, ops: Sequence[Op], plan: Plan, names: Names) -
         "moved": lambda: _moves(ops),
     }.get(reason, lambda: _said(ops))
     what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
-    return Item(what, why(), ms, ms / plan.predicted_ms, tuple(ops))
+    return Item(what, why(), ms, ms / sum(op.ms for op in plan.ops), tuple(ops))
 
 
 def _closest(op: Op) -> Alternative:
