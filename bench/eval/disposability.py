@@ -3,57 +3,30 @@
     python -m bench.eval.disposability --windows 24 --threads 1
 
 Windows of four documents and a question about one of them. The truth about each document: KL over the greedy
-answer between a re-prefill with it and one without it. Against it: `Window.disposable` under several ways of
-leaving, the attention that the question pays to the document, its age, and chance. Beside it, in the same
-windows, what a fork and a clean view cost. Every finished window is written; a run that was stopped goes on.
+answer between a re-prefill with it and one without it. Against it: `Window.disposable`, the same with the
+document's dependents shown as canonicals, the attention that the question pays to the document, its age, and
+chance. Every finished window is written; a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from agentkv_orchestrator.policy import Policy
 from torch import Tensor
 
-from agentkv import Engine
 from agentkv.audit import divergence
 from agentkv.cache import Run
 from agentkv.disposal import Disposal, answered, compared, retold
 from agentkv.queries import asked_of
-from bench.eval import agent_windows, branches
-from bench.eval.agent_windows import ANSWER, SIZE, Case, describe, opened, resume
-
-OUT = Path("bench/results/disposability.json")
+from bench.eval.agent_windows import ANSWER, SIZE, Case, gate, run
 
 
 def main() -> None:
     """Parse arguments, then every window."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--windows", type=int, default=24)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    torch.set_num_threads(args.threads)
-    with Engine.from_pretrained() as engine:
-        state = resume(args.out, describe(engine, args.windows, args.threads))
-        pieces = agent_windows.chosen(engine, args.windows)
-        for index in range(len(state["windows"]), args.windows):
-            began = time.perf_counter()
-            with Engine.from_model(engine.loaded.model, engine.tokenizer) as fresh:  # a store of its own
-                case = opened(fresh, pieces[index], index)
-                state["windows"].append(measured(case) | branches.measured(case))
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps(state, indent=1) + "\n")
-            print(f"window {index + 1} of {args.windows}: {time.perf_counter() - began:.0f} s", flush=True)
+    run(measured, __doc__ or "", Path("bench/results/disposability.json"))
 
 
 def measured(case: Case) -> dict[str, Any]:
@@ -73,13 +46,6 @@ def measured(case: Case) -> dict[str, Any]:
         row["attention"] = {"kl": attention[index], "ms": attention_ms / SIZE}
         rows.append(row)
     return {"about": case.about, "documents": rows}
-
-
-def gate(case: Case) -> None:
-    """The window is what a re-prefill gives before anything is measured against it."""
-    off = case.answered(case.window)
-    if off > 1e-6:
-        raise SystemExit(f"a freshly computed window is {off:.2g} nats from its re-prefill; nothing measured")
 
 
 def said(found: Disposal) -> dict[str, Any]:

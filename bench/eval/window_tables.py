@@ -1,4 +1,4 @@
-"""What the disposability run wrote, as table rows: which test tells what can go, and what branches cost."""
+"""What the runs over windows of documents wrote, as table rows: what can go, and what branches cost."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ TESTS: dict[str, tuple[str, Score]] = {
 """By name: the key of its time, and its score. Chance and the truth are worked out."""
 
 
-def load(path: Path = RESULTS / "disposability.json") -> list[dict[str, Any]]:
+def load(name: str) -> list[dict[str, Any]]:
     """The windows of a run."""
-    found: list[dict[str, Any]] = json.loads(path.read_text())["windows"]
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["windows"]
     return found
 
 
@@ -77,6 +77,7 @@ def _row(name: str, key: str, score: Score, windows: Sequence[dict[str, Any]]) -
         wrong = f"{sum(t > THRESHOLD for t in let_go)} of {len(let_go)}"
     if key:
         taken = f"{np.median([d[key]['ms'] for w in windows for d in w['documents']]):.0f} ms"
+        taken += ", the answer given" if key == _CLEAN else ""
     return [name, spread(interval(correlations), 2), spread(interval(picked), 3), wrong, taken]
 
 
