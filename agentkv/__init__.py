@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from agentkv_orchestrator.policy import Policy
 
     from agentkv.audit import Audit
+    from agentkv.disposal import Disposal
     from agentkv.engine import Engine
     from agentkv.errors import AgentKVError
     from agentkv.handles import Handle
     from agentkv.window import Window
 
-__all__ = ["AgentKVError", "Audit", "Engine", "Handle", "Policy", "Window"]
+__all__ = ["AgentKVError", "Audit", "Disposal", "Engine", "Handle", "Policy", "Window"]
 
 _HOME = {
     "AgentKVError": "agentkv.errors",
     "Audit": "agentkv.audit",
+    "Disposal": "agentkv.disposal",
     "Engine": "agentkv.engine",
     "Handle": "agentkv.handles",
     "Policy": "agentkv_orchestrator.policy",

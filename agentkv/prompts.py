@@ -29,11 +29,11 @@ Shown = tuple[Content, tuple[Handle, ...]]
 def prompted(window: Edits, ids: Ids, boundaries: Iterable[int], kind: str) -> Shown:
     """The content of ``window`` once it holds this prompt, and a handle for each of its messages."""
     ids, edges = _opened(window, ids, boundaries)
-    before = window.graph, window.content, window.committed
+    before = window.graph, window.content, window.committed, window.past
     try:
         return _placed(window, ids, edges, kind)
     except BaseException:
-        window.graph, window.content, window.committed = before  # chunks were divided
+        window.graph, window.content, window.committed, window.past = before  # chunks were divided
         raise
 
 

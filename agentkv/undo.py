@@ -113,7 +113,7 @@ def described(before: Entries, entries: Entries, known: Content) -> str:
     }
     parts = [f"{verb} {_named(group)}" for verb, group in groups.items() if group]
     parts += ["reordered"] * ([i for i in was if i in now] != [i for i in now if i in was])
-    return ", ".join(parts) or "changed the cuts of messages"
+    return ", ".join(parts) or "fixed the places of messages"
 
 
 def _named(entries: Sequence[Entry]) -> str:

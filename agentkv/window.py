@@ -227,16 +227,17 @@ class Window(Edits):
         question: Handle | None = None,
         policy: str | Policy | None = None,
         threshold: float | None = None,
+        new_tokens: int = 8,
     ) -> Disposal:
         """Whether the answer to a question changes when ``handle`` leaves; the window is not changed.
 
-        question: as for `audit`. policy: how it would leave (the window's; "exact" is the truth, at the price
-        of a prefill). threshold: KL up to which it can go (the policy's KL budget).
+        question: as for `audit`. policy: how it would leave (the window's; "exact" is the truth and takes a
+        prefill). threshold: KL up to which it can go (the KL budget). new_tokens: of the answer.
         """
         with self.editing():
             self.commit()
             leaving = self.policy if policy is None else Policy.parse(policy)
-            return disposable(self, handle, question, leaving, threshold)
+            return disposable(self, handle, question, leaving, threshold, new_tokens)
 
     def explain(self, fmt: Format = "text") -> str:
         """Why the last commit did what it did, and why it was slow. fmt: text, json, mermaid or html. Raises
@@ -266,10 +267,8 @@ class Window(Edits):
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def runs(self, upto: int | None = None) -> list[Run]:
-        """What a re-prefill of the committed window would run, from row and position 0 on.
-
-        upto: stop in front of this row of the window.
-        """
+        """What a re-prefill of the committed window would run, from row and position 0 on, ``upto`` a row of
+        the window."""
         stands, found = frame(self), list[Run]()
         for p in self.graph.placements:
             if upto is None or p.row < upto:
@@ -294,7 +293,7 @@ class Window(Edits):
         self.close()
 
     def __len__(self) -> int:
-        """Tokens wanted in the window, noted edits included."""
+        """Tokens wanted, noted edits included."""
         return self.content.tokens
 
     def __repr__(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import platform
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from agentkv.cache import Overlay, Run
 from agentkv.diagnose import documents
 from agentkv.inputs import Ids, marker_ids
 
-LENGTH, SIZE, ANSWER = 96, 4, 8
+LENGTH, SIZE, ANSWER = 64, 4, 8
 """Tokens of a document, documents of a window, tokens of the greedy answer that KL is taken over."""
 SYSTEM = (
     "You are a careful assistant. You read the documentation of software packages and answer questions "
@@ -132,3 +135,33 @@ def resume(path: Path, head: dict[str, Any]) -> dict[str, Any]:
         if all(state.get(key) == value for key, value in head.items()):
             return state
     return {**head, "windows": []}
+
+
+def gate(case: Case) -> None:
+    """The window is what a re-prefill gives before anything is measured against it."""
+    off = case.answered(case.window)
+    if off > 1e-6:
+        raise SystemExit(f"a freshly computed window is {off:.2g} nats from its re-prefill; nothing measured")
+
+
+def run(measured: Callable[[Case], dict[str, Any]], description: str, out: Path) -> None:
+    """Parse the command line, then measure every window; each one that is finished is written."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--windows", type=int, default=24)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=out)
+    args = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(args.threads)
+    with Engine.from_pretrained() as engine:
+        state = resume(args.out, describe(engine, args.windows, args.threads))
+        pieces = chosen(engine, args.windows)
+        for index in range(len(state["windows"]), args.windows):
+            began = time.perf_counter()
+            with Engine.from_model(engine.loaded.model, engine.tokenizer) as fresh:  # a store of its own
+                state["windows"].append(measured(opened(fresh, pieces[index], index)))
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(state, indent=1) + "\n")
+            print(f"window {index + 1} of {args.windows}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -1,24 +1,36 @@
-"""What a fork costs until and after its first write, and what a clean view changes and costs to take back."""
+"""What a fork costs until and after its first write, and what a clean view changes and costs to take back.
+
+    python -m bench.eval.branches --windows 24 --threads 1
+
+The windows of `bench.eval.disposability`. Every finished window is written; a run that was stopped goes on.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentkv import Window
-from bench.eval.agent_windows import Case
+from bench.eval.agent_windows import Case, gate, run
 
-ROUNDS = 3
+ROUNDS = 2
 NOTE = 32
 """Tokens that a branch appends."""
 
 
+def main() -> None:
+    """Parse arguments, then every window."""
+    run(measured, __doc__ or "", Path("bench/results/branches.json"))
+
+
 def measured(case: Case) -> dict[str, Any]:
     """Fork and clean view of one window; the window is left as it was."""
+    gate(case)
     return {"fork": fork(case.window), "clean": clean(case)}
 
 
@@ -51,6 +63,8 @@ def clean(case: Case) -> dict[str, float]:
     formed on the way and stored already, and each time taken back."""
     twin = case.window.fork()
     found: dict[str, float] = {}
+    for key in tuple(twin.engine.store.keys()):
+        twin.engine.store.drop(key)  # so that the first view has to form its canonical
     for name in ("formed", "stored"):
         laps: list[float] = []
         twin.clean_view(case.documents[case.about])
@@ -69,3 +83,7 @@ def lap(laps: list[float], work: Callable[[], Any]) -> Any:
     done = work()
     laps.append((time.perf_counter() - since) * 1e3)
     return done
+
+
+if __name__ == "__main__":
+    main()

@@ -3,102 +3,76 @@
     python -m bench.eval.disposability --windows 24 --threads 1
 
 Windows of four documents and a question about one of them. The truth about each document: KL over the greedy
-answer between a re-prefill with it and one without it. Against it: `Window.disposable` under several ways of
-leaving, the attention that the question pays to the document, its age, and chance. Beside it, in the same
-windows, what a fork and a clean view cost. Every finished window is written; a run that was stopped goes on.
+answer between a re-prefill with it and one without it. Against it: `Window.disposable`, the same with the
+document's dependents shown as canonicals, the attention that the question pays to the document, its age, and
+chance. Every finished window is written; a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from agentkv_orchestrator.policy import Policy
+from torch import Tensor
 
-from agentkv import Engine
 from agentkv.audit import divergence
 from agentkv.cache import Run
-from agentkv.disposal import Disposal
-from agentkv.disposal import logits as asked_logits
+from agentkv.disposal import Disposal, answered, compared, retold
 from agentkv.queries import asked_of
-from bench.eval import agent_windows, branches
-from bench.eval.agent_windows import SIZE, Case, describe, opened, resume
-
-OUT = Path("bench/results/disposability.json")
+from bench.eval.agent_windows import ANSWER, SIZE, Case, gate, run
 
 
 def main() -> None:
     """Parse arguments, then every window."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--windows", type=int, default=24)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    torch.set_num_threads(args.threads)
-    with Engine.from_pretrained() as engine:
-        state = resume(args.out, describe(engine, args.windows, args.threads))
-        pieces = agent_windows.chosen(engine, args.windows)
-        for index in range(len(state["windows"]), args.windows):
-            began = time.perf_counter()
-            with Engine.from_model(engine.loaded.model, engine.tokenizer) as fresh:  # a store of its own
-                case = opened(fresh, pieces[index], index)
-                state["windows"].append(measured(case) | branches.measured(case))
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps(state, indent=1) + "\n")
-            print(f"window {index + 1} of {args.windows}: {time.perf_counter() - began:.0f} s", flush=True)
+    run(measured, __doc__ or "", Path("bench/results/disposability.json"))
 
 
 def measured(case: Case) -> dict[str, Any]:
     """Of every document: the truth, what each test says of it, and what that took."""
     gate(case)
     attention, attention_ms = attended(case)
+    answer, found = answered(case.window, asked_of(case.window, case.question), ANSWER)
     rows = []
     for index, handle in enumerate(case.documents):
         since = time.perf_counter()
         truth = float(divergence(case.truth, case.without(index)).mean())
         row: dict[str, Any] = {"truth": truth, "truth_ms": (time.perf_counter() - since) * 1e3}
-        row["rows not attended"] = said(case.window.disposable(handle, case.question, "fast"))
-        row["dependents clean"] = dependents_clean(case, index)
+        row["rows not attended"] = said(
+            case.window.disposable(handle, case.question, "fast", new_tokens=ANSWER)
+        )
+        row["dependents clean"] = dependents_clean(case, index, answer, found)
         row["attention"] = {"kl": attention[index], "ms": attention_ms / SIZE}
         rows.append(row)
     return {"about": case.about, "documents": rows}
 
 
-def gate(case: Case) -> None:
-    """The window is what a re-prefill gives before anything is measured against it."""
-    off = case.answered(case.window)
-    if off > 1e-6:
-        raise SystemExit(f"a freshly computed window is {off:.2g} nats from its re-prefill; nothing measured")
+def said(found: Disposal) -> dict[str, Any]:
+    return {
+        "kl": found.kl,
+        "kl_first": found.kl_per_token[0],
+        "kl_question": found.kl_question,
+        "agreement": found.agreement,
+        "ms": found.ms,
+    }
 
 
-def said(found: Disposal) -> dict[str, float]:
-    return {"kl": found.kl, "kl_question": found.kl_question, "same": found.same_token, "ms": found.ms}
+def dependents_clean(case: Case, gone: int, answer: list[int], found: Tensor) -> dict[str, Any]:
+    """The document's rows are not attended, and whatever was computed behind it is shown as its canonical.
 
-
-def dependents_clean(case: Case, gone: int) -> dict[str, float]:
-    """The document's rows are not attended, and whatever was computed behind it is shown as its canonical."""
-    since = time.perf_counter()
-    entry = asked_of(case.window, case.question)
-    whole = asked_logits(case.window, entry)
+    answer, found: what `agentkv.disposal.answered` gives for the whole window; the time is without it.
+    """
+    since, handle = time.perf_counter(), case.documents[gone]
+    asked = asked_of(case.window, case.question)
     with case.window.fork() as twin:
         twin.policy = Policy(name="fast", stash=False)
-        twin.evict(case.documents[gone])
-        for handle in case.documents[gone + 1 :]:
-            twin.clean_view(handle)
+        twin.evict(handle)
+        for behind in case.documents[gone + 1 :]:
+            twin.clean_view(behind)
         twin.commit()
-        left = asked_logits(twin, entry)
-    kl = divergence(whole, left)
-    same = int(whole[-1].argmax()) == int(left[-1].argmax())
-    ms = (time.perf_counter() - since) * 1e3
-    return {"kl": float(kl[-1]), "kl_question": float(kl.mean()), "same": same, "ms": ms}
+        left = retold(twin, asked, answer)
+    return said(compared(handle, found, left, ANSWER, twin.policy.kl_budget, since))
 
 
 def attended(case: Case) -> tuple[list[float], float]:

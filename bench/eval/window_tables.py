@@ -1,4 +1,4 @@
-"""What the disposability run wrote, as table rows: which test tells what can go, and what branches cost."""
+"""What the runs over windows of documents wrote, as table rows: what can go, and what branches cost."""
 
 from __future__ import annotations
 
@@ -20,32 +20,27 @@ Score = Callable[[dict[str, Any], int], float]
 THRESHOLD = Policy().kl_budget
 """KL up to which a document can go."""
 
+
+def _of(key: str, kl: str) -> Score:
+    return lambda row, _: float(row[key][kl])
+
+
+_ROWS, _CLEAN = "rows not attended", "dependents clean"
 TESTS: dict[str, tuple[str, Score]] = {
-    "its rows are not attended, where the answer begins": (
-        "rows not attended",
-        lambda row, _: row["rows not attended"]["kl"],
-    ),
-    "the same, mean over the question": (
-        "rows not attended",
-        lambda row, _: row["rows not attended"]["kl_question"],
-    ),
-    "and its dependents are canonicals, where the answer begins": (
-        "dependents clean",
-        lambda row, _: row["dependents clean"]["kl"],
-    ),
-    "the same, mean over the question ": (
-        "dependents clean",
-        lambda row, _: row["dependents clean"]["kl_question"],
-    ),
+    "its rows are not attended: the answer": (_ROWS, _of(_ROWS, "kl")),
+    "its rows are not attended: first token of the answer": (_ROWS, _of(_ROWS, "kl_first")),
+    "its rows are not attended: the question": (_ROWS, _of(_ROWS, "kl_question")),
+    "and its dependents are canonicals: the answer": (_CLEAN, _of(_CLEAN, "kl")),
+    "and its dependents are canonicals: first token": (_CLEAN, _of(_CLEAN, "kl_first")),
     "attention that the question pays to it": ("attention", lambda row, _: row["attention"]["kl"]),
     "age, the oldest first": ("", lambda _, place: place),
 }
 """By name: the key of its time, and its score. Chance and the truth are worked out."""
 
 
-def load(path: Path = RESULTS / "disposability.json") -> list[dict[str, Any]]:
+def load(name: str) -> list[dict[str, Any]]:
     """The windows of a run."""
-    found: list[dict[str, Any]] = json.loads(path.read_text())["windows"]
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["windows"]
     return found
 
 
@@ -82,7 +77,8 @@ def _row(name: str, key: str, score: Score, windows: Sequence[dict[str, Any]]) -
         wrong = f"{sum(t > THRESHOLD for t in let_go)} of {len(let_go)}"
     if key:
         taken = f"{np.median([d[key]['ms'] for w in windows for d in w['documents']]):.0f} ms"
-    return [name.strip(), spread(interval(correlations), 2), spread(interval(picked), 3), wrong, taken]
+        taken += ", the answer given" if key == _CLEAN else ""
+    return [name, spread(interval(correlations), 2), spread(interval(picked), 3), wrong, taken]
 
 
 def branches(windows: Sequence[dict[str, Any]]) -> Table:

@@ -1,7 +1,7 @@
 """What a window was asked to hold, revision by revision, and what undo and redo go to.
 
 An immutable value, so that a fork shares the past with its twin and each goes on alone. It holds what was
-wanted, never tensors: how an earlier revision comes back is for a plan to say.
+wanted, never KV: how an earlier revision comes back is for a plan to say.
 """
 
 from collections.abc import Callable

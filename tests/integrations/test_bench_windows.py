@@ -62,8 +62,8 @@ def made_up(truths: list[float], said: list[float]) -> dict[str, Any]:
         {
             "truth": t,
             "truth_ms": 5.0,
-            "rows not attended": {"kl": s, "kl_question": 1 - s, "same": True, "ms": 1.0},
-            "dependents clean": {"kl": s, "kl_question": s, "same": True, "ms": 2.0},
+            "rows not attended": {"kl": s, "kl_first": s, "kl_question": 1 - s, "agreement": 1.0, "ms": 1.0},
+            "dependents clean": {"kl": s, "kl_first": s, "kl_question": s, "agreement": 1.0, "ms": 2.0},
             "attention": {"kl": s, "ms": 0.5},
         }
         for t, s in zip(truths, said, strict=True)
@@ -76,7 +76,7 @@ def test_the_table_says_who_orders_like_the_truth() -> None:
     header, rows = window_tables.disposable(windows)
     by = {row[0]: row for row in rows}
     assert header[0].endswith("(n = 2 windows, 6 documents)")
-    ours = by["its rows are not attended, where the answer begins"]
+    ours = by["its rows are not attended: the answer"]
     assert ours[1].startswith("1.00 ")
     assert ours[2].startswith("0.010 ")
     assert ours[3] == "1 of 2"  # 0.2 under a verdict of 0.02

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 import torch
 from agentkv_orchestrator.policy import Policy
@@ -11,8 +12,9 @@ from agentkv_orchestrator.policy import Policy
 from agentkv import Engine, Window
 from agentkv.audit import divergence
 from agentkv.cache import Run
-from agentkv.disposal import logits
+from agentkv.disposal import answered, retold
 from agentkv.errors import ForeignChunk, InvalidInput
+from agentkv.metrics import agreement
 from agentkv.queries import asked_of
 from tests.runtime.cases import assert_unchanged, engine, snapshot, words
 
@@ -31,18 +33,22 @@ def filled(built: Engine, policy: str = "balanced") -> tuple[Window, list]:
     return window, handles
 
 
-def reprefilled_logits(window: Window, question: int) -> torch.Tensor:
-    """Of the last ``question`` tokens, from nothing, by the window's own forward."""
-    ids = window.ids()
+def reprefilled_logits(window: Window, question: int, answer: Sequence[int] = ()) -> torch.Tensor:
+    """Of the last ``question`` tokens and the ``answer`` behind them, from nothing."""
+    ids = np.concatenate([window.ids(), np.asarray(answer, dtype=np.int64)])
     kv = window.engine.backend.new_kv(len(ids))
     kv.end = len(ids)
-    return window.engine.runner.run([Run(0, ids)], kv.live(), keep=question)
+    return window.engine.runner.run([Run(0, ids)], kv.live(), keep=question + len(answer))
 
 
 def test_the_question_over_an_exact_window_is_its_re_prefill(built: Engine) -> None:
     window, _ = filled(built)
-    found = logits(window, asked_of(window, None))
-    assert float((found - reprefilled_logits(window, 7)).abs().max()) < 1e-9
+    asked = asked_of(window, None)
+    said, found = answered(window, asked, 5)
+    wanted = reprefilled_logits(window, 7, said[:-1])
+    assert said == wanted[-5:].argmax(-1).tolist()
+    assert float((found - wanted).abs().max()) < 1e-9
+    assert float((retold(window, asked, said) - wanted).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize("which", [0, 1, 3])
@@ -50,16 +56,20 @@ def test_under_exact_it_is_the_truth(which: int, built: Engine) -> None:
     """KL between two re-prefills, with the message and without it."""
     window, handles = filled(built)
     found = window.disposable(handles[which], policy="exact")
-    whole = reprefilled_logits(window, 7)
+    said, _ = answered(window, asked_of(window, None), 8)
+    whole = reprefilled_logits(window, 7, said[:-1])
     twin = built.window("exact")
     for n in range(4):
         if n != which:
             twin.append(words(20 + n, n))
     twin.append(words(7, 9), kind="user")
     twin.commit()
-    kl = divergence(whole, reprefilled_logits(twin, 7))
-    assert found.kl == pytest.approx(float(kl[-1]), rel=1e-6)
-    assert found.kl_question == pytest.approx(float(kl.mean()), rel=1e-6)
+    left = reprefilled_logits(twin, 7, said[:-1])
+    kl = divergence(whole, left)
+    assert found.kl == pytest.approx(float(kl[-8:].mean()), rel=1e-6)
+    assert found.kl_per_token == pytest.approx(kl[-8:].tolist(), rel=1e-6)
+    assert found.kl_question == pytest.approx(float(kl[:7].mean()), rel=1e-6)
+    assert found.agreement == agreement(whole[-8:], left[-8:]) / 8
     assert found.kl > 0
 
 
@@ -81,8 +91,8 @@ def test_what_stands_behind_the_question_changes_nothing(built: Engine) -> None:
     window, handles = filled(built)
     late = window.append(words(9, 11))
     found = window.disposable(late, question=handles[-1])
-    assert found.kl == 0
-    assert found.same_token
+    assert found.kl < 1e-12
+    assert found.agreement == 1
     assert found.can_go
     assert "can go" in str(found)
 
@@ -100,6 +110,8 @@ def test_a_message_is_not_tried_on_itself(built: Engine) -> None:
     window, handles = filled(built)
     with pytest.raises(InvalidInput, match="as the question"):
         window.disposable(handles[-1])
+    with pytest.raises(InvalidInput, match="new_tokens=0"):
+        window.disposable(handles[1], new_tokens=0)
     with pytest.raises(InvalidInput, match="nothing in front of it"):
         window.disposable(handles[1], question=handles[0])
     with pytest.raises(ForeignChunk):
@@ -113,5 +125,6 @@ def test_the_head_of_an_answer_belongs_to_the_question() -> None:
         window.append(words(5, 2), kind="user")
         entry = asked_of(window, None)
         window.commit()
-        assert len(logits(window, entry)) == entry.handle.tokens + 1  # the marker word of the assistant
+        _, found = answered(window, entry, 3)
+        assert len(found) == entry.handle.tokens + 1 + 2  # the marker word of the assistant, two tokens
         assert window.disposable(note).kl > 0

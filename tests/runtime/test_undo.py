@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from agentkv_orchestrator.policy import Policy
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from agentkv import Engine, Window
 from agentkv.errors import AlreadyEvicted, ClosedError, InvalidInput, NonFinite
 from agentkv.testing import recording_engine, rows, same_bits
-from tests.runtime.cases import STRICT, assert_exact, assert_kv, engine, live, words
+from tests.runtime.cases import STRICT, assert_exact, assert_kv, engine, ids, live, words
 from tests.runtime.script import EDITS, Edit, Script, scripts
 from tests.runtime.test_executor import POLICIES, expected
 from tests.runtime.test_window_rollback import failing
@@ -145,6 +146,40 @@ def test_a_replaced_message_comes_back_and_goes_again(built: Engine) -> None:
     window.redo(2)
     assert newest.id in [h for h, _, _ in shown(window)]
     assert len(window) == 150
+
+
+def test_whole_prompts_are_undone_and_redone(built: Engine) -> None:
+    """Messages take over each other's placements from prompt to prompt; each comes back as it was."""
+    window = built.window(STRICT)
+    head, tool, note = (ids(40 + n, n) for n in range(3))
+    prompts = [np.concatenate(parts) for parts in ([head, tool, note], [head, note, tool], [tool, head])]
+    handles = []
+    for prompt in prompts:
+        handles.append(window.set_prompt(prompt, [40]))
+        window.commit()
+    for at, go in ((1, window.undo), (0, window.undo), (1, window.redo), (2, window.redo)):
+        go()
+        assert window.ids().tolist() == prompts[at].tolist()
+        assert [e.handle for e in window.content.live()] == list(handles[at])
+        assert_exact(window)
+    window.undo(2)
+    window.recall(next(h for h in handles[2] if h not in handles[0]))
+    window.commit()
+    assert_exact(window)
+
+
+def test_order_free_messages_come_back(built: Engine) -> None:
+    window = built.window(LOOSE)
+    window.append(words(30, 1), kind="system", pin=True)
+    free = [window.append(words(20 + n, 5 + n), order_free=True) for n in range(3)]
+    window.commit()
+    window.evict(free[0])
+    window.commit()
+    window.undo()
+    assert {e.handle for e in window.content.live()} >= set(free)
+    assert all(e.order_free for e in window.content.live() if e.handle in free)
+    window.redo()
+    assert free[0] not in [e.handle for e in window.content.live()]
 
 
 def test_an_answer_is_a_revision_of_its_own() -> None:
@@ -279,7 +314,7 @@ def test_stale_messages_and_what_made_them_stale(built: Engine) -> None:
         window.related(a)
 
 
-def test_history_holds_no_tensors(built: Engine) -> None:
+def test_history_holds_no_kv(built: Engine) -> None:
     """Rows and store are all there is: what the store drops is computed again."""
     window = built.window(STRICT)
     window.append(words(30, 1))

@@ -46,7 +46,9 @@ def account(plan: Plan, names: Names) -> list[Item]:
 def edit(plan: Plan, names: Names) -> list[str]:
     """What was asked for, as far as a plan shows it: what left, what came, what changed places."""
     placing = [op for op in plan.ops if isinstance(op, Placing)]
-    came = sorted((op for op in placing if not was_live(op, plan)), key=lambda op: op.row)
+    stashed = {op.uid for op in plan.ops if isinstance(op, Stash)}
+    came = [op for op in placing if op.uid not in stashed and not _stood(op)]
+    came.sort(key=lambda op: op.row)
     left = [op for op in plan.ops if isinstance(op, Evict)]
     stood = sorted(
         (op.row, op.from_row if isinstance(op, Rotate) else op.row, op.uid)
@@ -59,13 +61,10 @@ def edit(plan: Plan, names: Names) -> list[str]:
     return said + ["chunks changed places"] * turned
 
 
-def was_live(op: Op, plan: Plan) -> bool:
-    """Whether a wanted chunk was in the window before: it stands, could have stood, or is stashed."""
-    if isinstance(op, Keep | Rotate):
-        return True
-    if any(other.name.startswith((NAMES[Keep], NAMES[Rotate])) for other in op.alternatives):
-        return True
-    return any(isinstance(other, Stash) and other.uid == op.uid for other in plan.ops)
+def _stood(op: Placing) -> bool:
+    """Whether the chunk was in the window before: it stands, or could have."""
+    live = (NAMES[Keep], NAMES[Rotate])
+    return isinstance(op, Keep | Rotate) or any(o.name.startswith(live) for o in op.alternatives)
 
 
 def errors(plan: Plan, names: Names) -> list[Item]:
@@ -75,11 +74,12 @@ def errors(plan: Plan, names: Names) -> list[Item]:
     for op in plan.ops:
         if op.kl > 0:
             groups.setdefault((op.op.replace("_", " "), _alike(op)), []).append(op)
-    items = []
+    items, whole = [], sum(op.kl for op in plan.ops)
     for (verb, _), ops in groups.items():
-        share = sum(op.kl for op in ops) / plan.predicted_kl
+        share = sum(op.kl for op in ops) / whole
         what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
-        items.append(Item(what, _said(ops), sum(op.ms for op in ops), share, tuple(ops)))
+        why = "inherited from what is off in front" if isinstance(ops[0], Prefill) else _said(ops)
+        items.append(Item(what, why, sum(op.ms for op in ops), share, tuple(ops)))
     return sorted(items, key=lambda item: -item.share)
 
 
@@ -104,9 +104,7 @@ def _reuse(op: Prefill, plan: Plan) -> str:
     others = [other for other in op.alternatives if not _computes(other)]
     if not others:
         return "nothing"
-    if plan.policy == "exact":
-        return "exact"
-    return "live" if was_live(op, plan) else "stored"
+    return "exact" if plan.policy == "exact" else "budget"
 
 
 def _item(verb: str, reason: str, ops: Sequence[Op], plan: Plan, names: Names) -> Item:
@@ -114,12 +112,11 @@ def _item(verb: str, reason: str, ops: Sequence[Op], plan: Plan, names: Names) -
     why: Callable[[], str] = {
         "nothing": lambda: "nothing is held for them" if len(ops) > 1 else "nothing is held for it",
         "exact": lambda: f"exact computes all behind the prefix that stands; {_changed(ops)}",
-        "live": lambda: f"{_changed(ops)}; {_over(ops, plan)}",
-        "stored": lambda: f"{_changed(ops)}; {_over(ops, plan)}",
+        "budget": lambda: f"{_changed(ops)}; {_over(ops, plan)}",
         "moved": lambda: _moves(ops),
     }.get(reason, lambda: _said(ops))
     what = f"{verb} of {listed(ops, names)} ({total(ops)} tokens)"
-    return Item(what, why(), ms, ms / plan.predicted_ms, tuple(ops))
+    return Item(what, why(), ms, ms / sum(op.ms for op in plan.ops), tuple(ops))
 
 
 def _closest(op: Op) -> Alternative:
