@@ -58,6 +58,7 @@ def placement() -> Table:
     state = _load("placement")
     header = [
         "loop",
+        "turns",
         "order",
         "commit",
         "settle",
@@ -77,6 +78,7 @@ def placement() -> Table:
             rows.append(
                 [
                     loop,
+                    str(len(own)),
                     arm,
                     f"{_mean(own, 'commit_ms'):.0f} ms",
                     f"{_mean(own, 'settle_ms'):.0f} ms",
@@ -92,10 +94,9 @@ def placement() -> Table:
 def placement_run() -> str:
     """How the placement table was measured."""
     state = _load("placement")
-    turns = max(row["turn"] for row in next(iter(state["loops"].values()))) + 1
     return (
         f"{state['hardware']}, {state['threads']} thread, {state['model']}, documents of "
-        f"{state['document_tokens']} tokens, {turns} turns a loop, KL budget {state['kl_budget']}\n"
+        f"{state['document_tokens']} tokens, KL budget {state['kl_budget']}\n"
     )
 
 
