@@ -17,14 +17,14 @@ from rich.table import Table
 
 from agentkv.errors import AgentKVError
 from agentkv.plan_command import plan
-from agentkv.simulate import INTERRUPTED, simulate
+from agentkv.simulate import simulate
 from agentkv.store_command import app as store_app
 
 if TYPE_CHECKING:
     from agentkv.models.families import Family
 
-FAILED = 2
-"""Exit code of an error that was told in one message."""
+FAILED, INTERRUPTED = 2, 130
+"""Exit codes: an error that was told in one message; Ctrl-C, as a shell reports it."""
 
 ModelOption = Annotated[
     str | None,

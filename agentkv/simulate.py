@@ -14,7 +14,7 @@ from rich.table import Table
 from agentkv.demo.output import write_whole
 from agentkv.errors import InvalidInput
 
-INTERRUPTED = 130
+_INTERRUPTED = 130
 """Exit code of a run that Ctrl-C has stopped, as a shell reports it."""
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def simulate(
         report = _replayed(_trace(trace, turns, seed, write), options, arm)
     except KeyboardInterrupt:
         typer.echo("agentkv: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(_INTERRUPTED) from None
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
