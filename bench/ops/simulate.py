@@ -1,8 +1,8 @@
-"""The generated loops through the simulation: what every arm takes, what evictors are worth, how fast it is.
+"""Loops and real conversations through the simulation: what arms take, what evictors are worth, its speed.
 
     python -m bench.ops.simulate
 
-No model runs: times and KL are predictions of the shipped cost table. Writes bench/results/simulate.json.
+The conversations are those of bench.traces.bfcl. No model runs: times and KL are predictions of the shipped cost table. Writes bench/results/simulate.json.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from typing import Any
 from agentkv_orchestrator.eviction import EVICTORS
 from agentkv_orchestrator.simulate import CLAIRVOYANT, Options, Report, simulate
 from agentkv_orchestrator.traces import GENERATORS, generate
+from transformers import AutoTokenizer
 
 from agentkv.calibrate import hardware
+from agentkv.models import embedded
+from bench.traces import bfcl
+from bench.traces.replayed import replayed
 
 RESULT = Path("bench/results/simulate.json")
 BALANCED = "agentkv balanced"
@@ -32,6 +36,20 @@ EVENTS = 1_000_000
 def loops(turns: int, seed: int) -> list[Report]:
     """Every loop through every arm."""
     return [simulate(generate(name, turns, seed)) for name in GENERATORS]
+
+
+def conversations(count: int, seed: int) -> list[Report]:
+    """Real ones, one after the other in one window, as they are and below a header that changes every turn."""
+    encode = AutoTokenizer.from_pretrained(embedded.ensure()).encode
+
+    def tokens(text: str) -> int:
+        return len(encode(text, add_special_tokens=False))
+
+    chosen = bfcl.conversations()[:count]
+    return [
+        simulate(replayed(chosen, tokens, name, shifted, seed))
+        for name, shifted in (("bfcl", False), ("bfcl below a header", True))
+    ]
 
 
 def evictors(turns: int, seed: int) -> list[dict[str, Any]]:
@@ -82,6 +100,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
@@ -93,7 +112,11 @@ def main() -> None:
         "seed": args.seed,
         "hardware": hardware(),
         "speed": fast,
-        "loops": [json.loads(report.model_dump_json()) for report in loops(args.turns, args.seed)],
+        "conversations": bfcl.SOURCE,
+        "loops": [
+            json.loads(report.model_dump_json())
+            for report in (*loops(args.turns, args.seed), *conversations(args.conversations, args.seed))
+        ],
         "evictors": evictors(2 * args.turns, args.seed),
     }
     args.out.write_text(json.dumps(found, indent=1) + "\n")
