@@ -2,7 +2,8 @@
 
     python -m bench.ops.simulate
 
-The conversations are those of bench.traces.bfcl. No model runs: times and KL are predictions of the shipped cost table. Writes bench/results/simulate.json.
+The conversations are those of bench.traces.bfcl. No model runs: times and KL are predictions of the shipped
+cost table. Writes bench/results/simulate.json.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def loops(turns: int, seed: int) -> list[Report]:
 
 
 def conversations(count: int, seed: int) -> list[Report]:
-    """Real ones, one after the other in one window, as they are and below a header that changes every turn."""
+    """Real ones, one after the other in one window, as they are and below a header that always changes."""
     encode = AutoTokenizer.from_pretrained(embedded.ensure()).encode
 
     def tokens(text: str) -> int:
