@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from agentkv_orchestrator.eviction import EvictorName
+from agentkv_orchestrator.policy import Policy
 from rich.console import Console
 from rich.table import Table
 
+from agentkv.demo.output import write_whole
 from agentkv.errors import InvalidInput
 
+_INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C has stopped, as a shell reports it."""
+
 if TYPE_CHECKING:
-    from agentkv_orchestrator.simulate import Report
+    from agentkv_orchestrator.simulate import Options, Report
     from agentkv_orchestrator.trace import Trace
 
 
@@ -36,7 +41,7 @@ def simulate(
     evictor: Annotated[EvictorName, typer.Option(help="Who leaves a full store of agentkv.")] = "benefit",
     store_bytes: Annotated[int, typer.Option(min=1, help="Budget of the store, shared by all windows.")] = 2
     << 30,
-    kl_budget: Annotated[float, typer.Option(min=0, help="Of balanced, in nats.")] = 0.05,
+    kl_budget: Annotated[float, typer.Option(min=0, help="Of balanced, in nats.")] = Policy().kl_budget,
     place: Annotated[bool, typer.Option(help="Choose the order of order-free messages.")] = True,
     settle: Annotated[bool, typer.Option(help="Form patches between turns.")] = True,
     costs: Annotated[Path | None, _file_option("A cost table (default: the embedded model's).")] = None,
@@ -49,12 +54,6 @@ def simulate(
     Prints hit rate, time, KL and bytes of agentkv's policies beside re-prefill, a prefix cache, llama.cpp's
     cache reuse and an agentkv that knows the future. Times and KL are predicted by the cost table.
     """
-    from agentkv_orchestrator.cost import CostTable
-    from agentkv_orchestrator.simulate import ARMS, Options
-    from agentkv_orchestrator.simulate import simulate as replay
-    from agentkv_orchestrator.simulation.shape import Shape
-    from agentkv_orchestrator.trace import save
-
     if listed:
         _list()
         return
@@ -62,24 +61,35 @@ def simulate(
         raise InvalidInput(
             got="no trace", expected="a file or a generated loop", do="see agentkv simulate --list"
         )
-    options = Options(
-        CostTable.load(_file(costs)) if costs else CostTable.shipped(),
-        Shape.load(_file(shape)) if shape else Shape.shipped(),
-        store_bytes,
-        kl_budget,
-        evictor,
-        place,
-        settle,
-    )
-    played = _trace(trace, turns, seed)
-    if write is not None:
-        save(played, write)
-    with Console(stderr=True).status("replaying") as status:
-        report = replay(played, options, arm or tuple(ARMS), lambda name: status.update(f"replaying {name}"))
+    try:
+        options = _options(costs, shape, store_bytes, kl_budget, evictor, place, settle)
+        report = _replayed(_trace(trace, turns, seed, write), options, arm)
+    except KeyboardInterrupt:
+        typer.echo("agentkv: interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
         _show(report)
+
+
+def _options(costs: Path | None, shape: Path | None, *rest: Any) -> Options:
+    from agentkv_orchestrator.cost import CostTable
+    from agentkv_orchestrator.simulate import Options
+    from agentkv_orchestrator.simulation.shape import Shape
+
+    return Options(
+        CostTable.load(_file(costs)) if costs else CostTable.shipped(),
+        Shape.load(_file(shape)) if shape else Shape.shipped(),
+        *rest,
+    )
+
+
+def _replayed(trace: Trace, options: Options, arms: list[str] | None) -> Report:
+    from agentkv_orchestrator.simulate import ARMS, simulate
+
+    with Console(stderr=True).status("replaying") as status:
+        return simulate(trace, options, arms or tuple(ARMS), lambda name: status.update(f"replaying {name}"))
 
 
 def _list() -> None:
@@ -93,13 +103,16 @@ def _list() -> None:
     typer.echo("arms: " + ", ".join(ARMS))
 
 
-def _trace(name: str, turns: int, seed: int) -> Trace:
-    """A file where there is one of this name, a generated loop otherwise."""
-    from agentkv_orchestrator.trace import load
+def _trace(name: str, turns: int, seed: int, write: Path | None) -> Trace:
+    """A file where there is one of this name, a generated loop otherwise; kept in the file `write`."""
+    from agentkv_orchestrator.trace import load, save
     from agentkv_orchestrator.traces import generate
 
     path = Path(name)
-    return load(path) if path.exists() or path.suffix else generate(name, turns, seed)
+    trace = load(path) if path.exists() or path.suffix else generate(name, turns, seed)
+    if write is not None:
+        write_whole(write, lambda scratch: save(trace, scratch))
+    return trace
 
 
 def _file(path: Path) -> Path:

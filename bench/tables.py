@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from bench.eval import diagnoses, models, window_tables
+from bench.eval import diagnoses, models, simulations, window_tables
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +25,10 @@ FILES = (
     "README.md",
     "docs/families.md",
     "docs/performance.md",
+    "docs/placement.md",
     "docs/quality.md",
     "docs/registry.md",
+    "docs/simulate.md",
     "docs/window.md",
 )
 _MARKED = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -285,7 +287,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "screen_tasks": lambda: markdown(*models.tasks()),
     "disposable": lambda: markdown(*window_tables.disposable(window_tables.load("disposability"))),
     "slow_turn": slow_turn,
+<<<<<<< HEAD
     "branches": lambda: markdown(*window_tables.branches(window_tables.load("branches"))),
+=======
+    "branches": lambda: markdown(*window_tables.branches(window_tables.load())),
+    "simulated_loops": lambda: markdown(*simulations.loops()),
+    "simulated_kl": lambda: markdown(*simulations.loops_kl()),
+    "simulated_evictors": lambda: markdown(*simulations.evictors()),
+    "simulation_speed": lambda: markdown(*simulations.speed()),
+    "placement": lambda: markdown(*simulations.placement()),
+    "placement_run": simulations.placement_run,
+>>>>>>> sim
     "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
     "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
     "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),

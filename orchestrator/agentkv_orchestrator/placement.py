@@ -4,13 +4,14 @@ KV that is exact belongs to an order: a document's is worth something behind the
 behind, and little elsewhere. So among neighbours that are all order-free those go first that are exact where
 they then stand (live or stored), as far as that reaches; then survivors, in the order they have; then what
 has to be computed, the most often met first, since what stands in front most often should stand in front
-always. From there single messages change places as long as the planner says that it saves time.
+always. From there single messages change places as long as the planner says that it saves time. Messages that
+all stand next to each other already keep the order they have.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -68,12 +69,24 @@ def arranged(
     for run in _runs(wanted):
         front = EMPTY.extended(w.chunk.id for w in found[: run.first])
         look = _Look(graph, residency, costs, policy)
-        orders = look.orders(front, run.units)
+        standing = _standing(graph, run.units)
+        orders = (standing, run.units) if standing else look.orders(front, run.units)
         if not look.settled(front, orders[0]):
             price = partial(_price, graph, found, run, settings)
-            orders = (_climbed(orders, price, _EFFORT // len(wanted)),)
+            tries = 0 if standing else _EFFORT // len(wanted)
+            orders = (_climbed(orders, price, tries),)
         found = run.window(found, orders[0])
     return found
+
+
+def _standing(graph: WindowGraph, units: Order) -> Order | None:
+    """The order these messages have in the live window, if they stand there next to each other."""
+    live = [graph.get(w.uid) for w in _flat(units)]
+    rows = sorted((p.row, p.stop) for p in live if p is not None)
+    if len(rows) < len(live) or any(stop != row for (_, stop), (row, _) in pairwise(rows)):
+        return None
+    first = {w.uid: p.row for w, p in zip(_flat(units), live, strict=True) if p is not None}
+    return tuple(sorted(units, key=lambda unit: first[unit[0].uid]))
 
 
 def _price(
@@ -88,7 +101,10 @@ def _climbed(orders: Iterable[Order], price: Callable[[Order], float], tries: in
 
     tries: how many plans are made at most; the given orders are tried whatever it is.
     """
-    known = {order: price(order) for order in dict.fromkeys(orders)}
+    given = list(dict.fromkeys(orders))
+    if len(given) == 1 and tries <= 1:
+        return given[0]
+    known = {order: price(order) for order in given}
     best = min(known, key=known.__getitem__)
     while better := _better(best, known, price, tries):
         best = better

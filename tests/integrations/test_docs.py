@@ -13,6 +13,7 @@ import pytest
 from agentkv_orchestrator import plan
 from agentkv_orchestrator.diff import Kind as ChangeKind
 from agentkv_orchestrator.policy import PolicyName
+from agentkv_orchestrator.trace import parse
 
 from agentkv.store.base import Kind as EntryKind
 from agentkv.testing import recording_engine
@@ -130,7 +131,18 @@ def test_the_glossary_has_the_words_of_the_interface() -> None:
     assert not wanted - set(terms())
 
 
-@pytest.mark.parametrize("name", ["families.md", "performance.md", "quality.md", "registry.md", "window.md"])
+MEASURED = (
+    "families.md",
+    "performance.md",
+    "placement.md",
+    "quality.md",
+    "registry.md",
+    "simulate.md",
+    "window.md",
+)
+
+
+@pytest.mark.parametrize("name", MEASURED)
 def test_figures_come_from_tables(name: str) -> None:
     text = (ROOT / "docs" / name).read_text()
     by_hand = re.sub(r"<!-- table:\w+ -->.*?<!-- /table -->", "", text, flags=re.DOTALL)
@@ -138,7 +150,7 @@ def test_figures_come_from_tables(name: str) -> None:
     assert not _FIGURE.findall(by_hand)
 
 
-@pytest.mark.parametrize("name", ["concepts.md", "window.md"])
+@pytest.mark.parametrize("name", ["concepts.md", "placement.md", "window.md"])
 def test_snippets_run(name: str) -> None:
     """They need no model; each runs in a namespace of its own."""
     blocks = _FENCE.findall((ROOT / "docs" / name).read_text())
@@ -161,3 +173,12 @@ def test_messages_of_a_recording_engine_have_no_template() -> None:
     with recording_engine() as engine, engine.window() as window:
         assert len(window) == 0
         assert window.append("w1 w2 w3", kind="system").tokens == 3
+
+
+def test_the_example_trace_is_one() -> None:
+    """What docs/simulate.md shows is read as it stands."""
+    blocks = _FENCE.findall((ROOT / "docs/simulate.md").read_text())
+    (example,) = [code for language, code in blocks if language == "json"]
+    trace = parse(example.splitlines())
+    assert [turn.window for turn in trace.turns] == ["", "agent-2"]
+    assert trace.turns[1].messages[-1].order_free

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from agentkv_orchestrator.errors import PolicyError
 from agentkv_orchestrator.eviction import EVICTORS, Benefit, Evictor, Foresight, Item, Random, evictor, saved
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import COSTS
@@ -54,6 +54,7 @@ def order(name: str, books: Books) -> Callable[[int], tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", ["lru", "fifo", "lfu"])
+@settings(deadline=None)
 @given(played=calls)
 def test_the_simple_ones_are_what_they_are_called(name: str, played: Calls) -> None:
     found, books = evictor(name), Books()
@@ -82,6 +83,7 @@ def test_the_simple_ones_are_what_they_are_called(name: str, played: Calls) -> N
 
 
 @pytest.mark.parametrize("name", EVICTORS)
+@settings(deadline=None)
 @given(played=calls)
 def test_victims_are_there_enough_and_never_pinned(name: str, played: Calls) -> None:
     found, items = evictor(name), dict[int, Item]()

@@ -96,7 +96,7 @@ edits = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(windows=edits, policy=policies)
 def test_nothing_leaves_its_run_and_no_plan_gets_slower(windows: list[list[str]], policy: Policy) -> None:
     session = Session(max_rows=4096)

@@ -11,7 +11,7 @@ import pytest
 from agentkv_orchestrator.errors import TraceError
 from agentkv_orchestrator.trace import Trace, dump, load, parse, save
 from agentkv_orchestrator.traces import GENERATORS, generate
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 HEAD = '{"agentkv_trace": 1, "name": "day"}'
@@ -79,6 +79,7 @@ pages = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(page=pages)
 def test_anything_else_is_a_trace_error(page: object) -> None:
     """No line of JSON gets another error out of the reader, whatever it holds."""

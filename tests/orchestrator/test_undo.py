@@ -67,7 +67,7 @@ def edited(bench: Bench, edit: str, which: int, where: int) -> list[Wanted]:
     return [*wanted, bench.place(f"c{which % 12}", 5 + which % 12)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(before=edits, seed=seeds, policy=policies, leave=st.integers(1, 4))
 def test_undoing_costs_what_was_promised(
     before: list[tuple[str, int, int]], seed: int, policy: Policy, leave: int
