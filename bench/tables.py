@@ -287,17 +287,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "screen_tasks": lambda: markdown(*models.tasks()),
     "disposable": lambda: markdown(*window_tables.disposable(window_tables.load("disposability"))),
     "slow_turn": slow_turn,
-<<<<<<< HEAD
     "branches": lambda: markdown(*window_tables.branches(window_tables.load("branches"))),
-=======
-    "branches": lambda: markdown(*window_tables.branches(window_tables.load())),
     "simulated_loops": lambda: markdown(*simulations.loops()),
     "simulated_kl": lambda: markdown(*simulations.loops_kl()),
     "simulated_evictors": lambda: markdown(*simulations.evictors()),
     "simulation_speed": lambda: markdown(*simulations.speed()),
     "placement": lambda: markdown(*simulations.placement()),
     "placement_run": simulations.placement_run,
->>>>>>> sim
     "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
     "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
     "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),
