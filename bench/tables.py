@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from bench.eval import diagnoses, models, simulations, window_tables
+from bench.eval import diagnoses, models, policies, repair, simulations, window_tables
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
@@ -260,6 +260,30 @@ def binding_short() -> str:
 SLOW_TURN = ROOT / "tests" / "golden" / "balanced_computes_where_the_budget_ends.json"
 
 
+def gaps() -> str:
+    """Survivors of a hole that move up, and that keep their position ids."""
+    found = load("gaps_smollm2")
+    rows = [
+        [name, f"{mean:.4f} [{low:.4f}, {high:.4f}]"]
+        for name, (mean, low, high) in (
+            ("positions closed (rotate)", found["kl"]["rotate"]),
+            ("positions kept (gap)", found["kl"]["gap"]),
+            ("blind reuse", found["kl"]["blind"]),
+        )
+    ]
+    ms = found["ms"]
+    note = f"rotating {found['tokens']} rows {ms['rotate']:.2f} ms, copying them {ms['copy']:.2f} ms"
+    return markdown(["", f"KL, {found['n']} windows"], rows) + f"\n{note[0].upper()}{note[1:]}.\n"
+
+
+def repaired() -> str:
+    """KL and η by share of rows computed again, and by who chose them."""
+    found = load("repair_smollm2")
+    blind = found["arms"]["blind"]["kl"][0]
+    header = ["rows of a chunk", "attended most", "at random", "the first ones"]
+    return markdown(header, repair.table(found)) + f"\nBlind reuse: {blind:.4f}; {found['n']} windows.\n"
+
+
 def slow_turn() -> str:
     """What an explanation says first: the edit, where the time goes, where the error comes from."""
     lines: list[str] = json.loads(SLOW_TURN.read_text())["explained"]
@@ -287,6 +311,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "screen_tasks": lambda: markdown(*models.tasks()),
     "disposable": lambda: markdown(*window_tables.disposable(window_tables.load("disposability"))),
     "slow_turn": slow_turn,
+    "gaps": gaps,
+    "repair": repaired,
+    "policies": lambda: markdown(
+        ["", "time", "mean KL", "worst", "turns within the budget"],
+        list(policies.table(load("policies_smollm2"))),
+    ),
     "branches": lambda: markdown(*window_tables.branches(window_tables.load("branches"))),
     "simulated_loops": lambda: markdown(*simulations.loops()),
     "simulated_kl": lambda: markdown(*simulations.loops_kl()),

@@ -35,6 +35,7 @@ DOCUMENTS, EDITS = 16, 10
 LEAST, MOST = 6, 9
 """Documents in a window while it is edited."""
 LENGTHS = (64, 96, 160)
+HEADER = ("", "time", "mean KL", "worst", "turns within the budget")
 SAME = 1e-4
 """KL up to which exact is what it says: fp32, another order of the same sums."""
 QUESTIONS = (
