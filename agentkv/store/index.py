@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from agentkv_orchestrator.lineage import Lineage
 from agentkv_orchestrator.residency import Context
 
-from agentkv.store.key import PLAIN, Key, Note
+from agentkv.store.key import PLAIN, SAVED, Key, Note
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -172,8 +172,9 @@ class Writing:
         return dict(self._db.execute("SELECT tenant, bytes FROM shares"))
 
     def oldest(self, tenant: str, but: Key) -> Key | None:
-        """A tenant's least recently used entry, other than ``but``."""
-        others = f"tenant = ? AND NOT ({_WHICH})"
+        """A tenant's least recently used entry that may make room, other than ``but``."""
+        saved = ", ".join(f"'{kind}'" for kind in SAVED)
+        others = f"tenant = ? AND kind NOT IN ({saved}) AND NOT ({_WHICH})"
         sql = f"SELECT kind, chunk, context FROM entries WHERE {others} ORDER BY used LIMIT 1"
         row = self._db.execute(sql, (tenant, *_which(but))).fetchone()
         return None if row is None else Key(row[0], row[1], row[2], tenant)
