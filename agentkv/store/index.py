@@ -3,9 +3,9 @@
 The blobs are the truth: each says its own key. The index is a catalogue that can be made again from them, and
 is, when it is lost or damaged.
 
-SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes twice as long, which is nothing
-beside reading the blob; for that victims come in order, no size is fixed ahead, and it is part of Python.
-With a rollback journal and not a write-ahead log: the log needs a file that every process maps into memory
+SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes about as long, and a write longer,
+which is little beside writing the blob; for that victims come in order, no size is fixed ahead, and it is
+part of Python. With a rollback journal and not a write-ahead log: the log needs a file that every process maps into memory
 (LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does not work over a
 network.
 """
@@ -77,7 +77,7 @@ class Index:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, self.patience, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode = TRUNCATE")
+            db.execute("PRAGMA journal_mode = PERSIST")
             db.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):

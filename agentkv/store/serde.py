@@ -76,14 +76,14 @@ def load(source: Source, key: Key) -> Stored:
 
 
 def _fetch(source: Source, header: Header) -> Tensors:
-    # A buffer a tensor: none pins another, and numpy asks for huge pages, which are cheaper to fill.
-    arrays = [np.empty(part.nbytes, dtype=np.uint8) for part in header.parts]
-    buffers: list[memoryview] = [memoryview(cast(Any, array)) for array in arrays]
+    # A buffer a tensor: none pins another.
+    flat = [torch.empty(part.nbytes, dtype=torch.uint8) for part in header.parts]
+    buffers: list[memoryview] = [memoryview(cast(Any, x.numpy())) for x in flat]
     source.fill(len(header.raw), buffers)
     check(header, buffers)
     return {
-        part.name: torch.from_numpy(array).view(DTYPES[part.dtype]).view(part.shape)
-        for part, array in zip(header.parts, arrays, strict=True)
+        part.name: x.view(DTYPES[part.dtype]).view(part.shape)
+        for part, x in zip(header.parts, flat, strict=True)
     }
 
 

@@ -151,7 +151,7 @@ def test_a_tensor_with_anything_said_of_it_is_read_or_refused(name: str, what: s
 def test_absurd_sizes_allocate_nothing(shape: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     changed = header()
     changed["slot0"]["shape"] = shape
-    monkeypatch.setattr(serde.np, "empty", lambda *a, **k: pytest.fail("memory for a size not checked"))
+    monkeypatch.setattr(serde.torch, "empty", lambda *a, **k: pytest.fail("memory for a size not checked"))
     with pytest.raises(Unreadable, match="torn"):
         read(resealed(changed))
 
