@@ -5,9 +5,9 @@ is, when it is lost or damaged.
 
 SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes about as long, and a write longer,
 which is little beside writing the blob; for that victims come in order, no size is fixed ahead, and it is
-part of Python. With a rollback journal and not a write-ahead log: the log needs a file that every process maps into memory
-(LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does not work over a
-network.
+part of Python. With a rollback journal and not a write-ahead log: the log needs a file that every process
+maps into memory (LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does
+not work over a network.
 """
 
 from __future__ import annotations
