@@ -1,9 +1,10 @@
 """What a store costs: a window opened from the disk, its index, and KV in fewer bytes.
 
-``python -m bench.serve.stores`` writes bench/results/stores.json. Three parts. *warm start*: a saved window
+``python -m bench.serve.stores`` writes bench/results/stores.json. Four parts. *warm start*: a saved window
 is opened again; beside it transformers' prefill of the same tokens, the same entries read from the store, and
 the bytes of their files read and nothing else, all in turn. *index*: the same look-ups and writes in SQLite
-as the store has it and in LMDB, where that is installed. *codecs*: bytes, and the KL they cost.
+as the store has it and in LMDB, where that is installed. *identity*: a link of a context. *codecs*: bytes,
+and the KL they cost.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from agentkv_orchestrator.chunks import digest
 from agentkv_orchestrator.lineage import Lineage
 from agentkv_orchestrator.residency import Context
+from xxhash import xxh3_128_hexdigest
 
 from agentkv import Engine
 from agentkv.cache import Overlay, Run
@@ -162,6 +164,30 @@ def _index_row(name: str, looked: float, written: float, correct: bool) -> dict[
     }
 
 
+def identity(links: int = 20_000, rounds: int = 5) -> list[dict[str, Any]]:
+    """Microseconds a link of a context, as it is and with xxh3 in the hash's place."""
+    names = [digest(np.array([i]), "m") for i in range(links)]
+
+    def fast() -> None:
+        key, parent = "", None
+        for name in names:
+            parent = object.__new__(Lineage)
+            parent.key = key = xxh3_128_hexdigest((key + name).encode())
+
+    arms: dict[str, Callable[[], object]] = {"BLAKE2b": lambda: Lineage.of(names), "xxh3": fast}
+    laps = alternate(arms, rounds)
+    correct = len({Lineage.of(names[:n]).key for n in range(50)}) == 50
+    return [
+        {
+            "part": "identity",
+            "hash": arm,
+            "link_us": round(statistics.median(times) * 1e3 / links, 3),
+            "correct": correct,
+        }
+        for arm, times in laps.items()
+    ]
+
+
 def codecs(windows: int, size: int = 640) -> list[dict[str, Any]]:
     """KL(without ‖ with the codec) of a question's tokens, and bytes of all of them against none."""
     kl: dict[tuple[str, Codec], list[float]] = {}
@@ -242,6 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as place:
         rows = warm_start(Path(place) / "store", sizes, 2 if options.quick else options.rounds)
         rows += index(Path(place))
+        rows += identity()
         rows += codecs(2 if options.quick else options.windows)
     for row in rows:
         row["hardware"] = hardware()

@@ -35,9 +35,10 @@ def read(data: bytes, key: Key = KEY) -> Stored:
     return serde.load(Bytes(data), key)
 
 
-def resealed(
-    header: dict[str, Any], payload: bytes = WHOLE[8 + int.from_bytes(WHOLE[:8], "little") :]
-) -> bytes:
+PAYLOAD = WHOLE[8 + int.from_bytes(WHOLE[:8], "little") :]
+
+
+def resealed(header: dict[str, Any], payload: bytes = PAYLOAD) -> bytes:
     """A blob with this header, its checksum made right again, as an attacker would."""
     header["__metadata__"] = {"checksum": "0" * 32, **header["__metadata__"]}
     header["__metadata__"]["checksum"] = "0" * 32
