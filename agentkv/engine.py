@@ -30,6 +30,7 @@ from agentkv.media import Media, Tokens
 from agentkv.mending import Estimator
 from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
+from agentkv.saving import open_window
 from agentkv.store.base import Origin, Store, residency
 from agentkv.store.memory import MemoryStore
 from agentkv.store.shelf import Shelf
@@ -77,7 +78,8 @@ class Engine:
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
-        self.shelf = Shelf(self.store, self.origin)
+        self.shelf = Shelf(self.store, self.origin, self.fingerprint)
+        self.tower.remembered = self._shown_before
         self.executor = Executor(self.backend, self.shelf, self.tokens, estimator)
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="agentkv")
         self._next, self._lock = 1, threading.Lock()
@@ -130,13 +132,41 @@ class Engine:
     def window(self, policy: str | Policy = "balanced", max_tokens: int | None = None) -> Window:
         """An empty window. policy: exact | balanced | fast, or a Policy. max_tokens: its length at most
         (None: what the model was built for)."""
-        if self._closed:
-            raise ClosedError(got="a closed engine", expected="an open one", do="build a new Engine")
-        limit = self.layout.max_positions if max_tokens is None else max_tokens
-        window = self.adopt(Window(self, Policy.parse(policy), limit))
+        window = self.bare_window(Policy.parse(policy), max_tokens)
         if len(self.lead):
             window.append_ids(self.lead, kind="start", pin=True)
         return window
+
+    def bare_window(self, policy: Policy, max_tokens: int | None = None) -> Window:
+        """A window without what must open every window of this model: for one that is filled otherwise."""
+        if self._closed:
+            raise ClosedError(got="a closed engine", expected="an open one", do="build a new Engine")
+        limit = self.layout.max_positions if max_tokens is None else max_tokens
+        return self.adopt(Window(self, policy, limit))
+
+    def open(self, name: str) -> Window:
+        """The window that `Window.save` put into this engine's store, in this process or another one. What
+        the store has lost since is loaded or computed by the next commit.
+
+        Raises NothingStored, FingerprintMismatch for a window of another model, BadStore.
+        """
+        return open_window(self, name)
+
+    def media_of(self, chunk_id: str) -> Media | None:
+        """The image that a chunk stands for, from a message or from the store; None for text, and for an
+        image that nobody holds."""
+        media, digest = self._media.get(chunk_id), self.chunks.modality(chunk_id)
+        if media is None and digest:
+            stored = self._shown_before(digest)
+            if stored is not None:
+                with self._lock:
+                    media = self._media.setdefault(chunk_id, stored)
+        return media
+
+    def _shown_before(self, digest: bytes) -> Media | None:
+        """What the store has of an image, where this model wants it."""
+        media = self.shelf.media(digest)
+        return None if media is None else media.to(self.loaded.device)
 
     def close(self) -> None:
         """Close every window and stop the worker. The store is the caller's."""
@@ -193,11 +223,11 @@ class Engine:
     def tokens(self, chunk_id: str) -> Tokens:
         """What a chunk stands for. Raises ChunkError for an unknown id, NothingStored for an image that no
         message holds any more."""
-        ids, media = self.chunks.ids(chunk_id), self._media.get(chunk_id)
+        ids, media = self.chunks.ids(chunk_id), self.media_of(chunk_id)
         if media is None and self.chunks.modality(chunk_id):
             raise NothingStored(
                 got=f"no features for the image {chunk_id[:8]}",
-                expected="an image that a message of some window holds",
+                expected="an image that a message of some window holds, or the store",
                 do="append the image again",
             )
         return Tokens(ids, media)

@@ -155,6 +155,9 @@ class Executor:
             if isinstance(op, Stash):
                 block = self.backend.read(kv, op.row, op.row + op.tokens)
                 note = notes.get(op.uid, PLAIN)
+                media = self.tokens_of(op.chunk).media
+                if media is not None:
+                    self.shelf.keep_media(media)
                 if self.shelf.put(Key("conditioned", op.chunk, op.context), block, note):
                     # If there is a patch, it is of worse hearsay.
                     self.shelf.drop(Key("patch", op.chunk, op.context))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from agentkv.inputs import Ids
@@ -23,6 +24,10 @@ class Features:
     pooled: Tensor
     deep: tuple[Tensor, ...] = ()
     listed: bool = False
+
+    def to(self, device: torch.device | str) -> Features:
+        """The same on ``device``."""
+        return Features(self.pooled.to(device), tuple(x.to(device) for x in self.deep), self.listed)
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +53,10 @@ class Media:
     placeholders: Tensor
     features: Any
     both_ways: tuple[tuple[int, int], ...] = ()
+
+    def to(self, device: torch.device | str) -> Media:
+        """The same with its features on ``device``."""
+        return replace(self, features=self.features.to(device))
 
     @property
     def nbytes(self) -> int:

@@ -36,6 +36,7 @@ from agentkv.inputs import Ids
 from agentkv.learn import learn_orders, learn_removal, settle
 from agentkv.page import window_html
 from agentkv.queries import Relation, names, related, stats
+from agentkv.saving import save
 from agentkv.undo import Past, opened, recorded, stale, step
 from agentkv.usage import Usage
 
@@ -183,6 +184,17 @@ class Window(Edits):
             twin.__dict__.update(self.__dict__)
             twin.kv, twin.usage, twin._lock = self.kv.fork(), Usage(), threading.RLock()
             return self.engine.adopt(twin)
+
+    def save(self, name: str | None = None) -> str:
+        """Put this window into its engine's store, for `Engine.open` in another process; returns its name.
+
+        name: an older window of this name is replaced; None takes a fresh one. A saved window stays until it
+        is dropped from the store; its rows may make room for others, and are computed again then. Raises
+        InvalidInput, BadStore when the store did not keep it.
+        """
+        with self.editing():
+            self.commit()
+            return save(self, name)
 
     def generate(self, prompt: str | None = None, **sampling: Any) -> str:
         """The model's answer to ``prompt`` (appended as a user message), or to the window as it is.

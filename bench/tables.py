@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from bench.eval import diagnoses, models, policies, repair, simulations, window_tables
+from bench.eval import diagnoses, models, policies, repair, simulations, stores, window_tables
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +29,7 @@ FILES = (
     "docs/quality.md",
     "docs/registry.md",
     "docs/simulate.md",
+    "docs/stores.md",
     "docs/window.md",
 )
 _MARKED = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -301,6 +302,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "images": images,
     "registers": registers,
     "memory": memory,
+    "stores_warm": lambda: markdown(*stores.warm_start(load("stores"))),
+    "stores_identity": lambda: markdown(*stores.identity(load("stores"))),
+    "stores_index": lambda: markdown(*stores.indexes(load("stores"))),
+    "stores_codecs": lambda: markdown(*stores.codecs(load("stores"))),
     "quality": lambda: markdown(*evals.quality()),
     "binding": lambda: markdown(*evals.binding()),
     "binding_short": binding_short,

@@ -193,7 +193,18 @@ def _stable(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode()
+    return json.dumps(value, sort_keys=True, default=_described).encode()
+
+
+def _described(value: Any) -> Any:
+    """What JSON has no form for, by its settings and never by its address, which is another one tomorrow."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if type(value).__repr__ is not object.__repr__:
+        return str(value)
+    plain = str | int | float | bool | list | tuple | dict | None
+    settings = {name: x for name, x in vars(value).items() if isinstance(x, plain)}
+    return {"class": f"{type(value).__module__}.{type(value).__qualname__}", **settings}
 
 
 def _first_line(error: Exception) -> str:

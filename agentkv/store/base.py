@@ -17,11 +17,25 @@ from agentkv.patches import Patch
 from agentkv.store.key import PLAIN, Key, Kind, Miss, Note, Refusal, Stats
 
 __all__ = [
-    "PLAIN", "Entry", "Found", "Key", "Kind", "Miss", "Note", "Origin", "Refusal", "Stats", "Store", "Stored",
-    "residency",
+    "PLAIN", "Document", "Entry", "Found", "Key", "Kind", "Miss", "Note", "Origin", "Refusal", "Stats",
+    "Store", "Stored", "residency",
 ]  # fmt: skip
 
-Entry = KVBlock | Patch | Media
+
+@dataclass(frozen=True)
+class Document:
+    """Text that is kept as it is: what a saved window says of itself."""
+
+    text: bytes
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.text)
+
+
+Entry = KVBlock | Patch | Media | Document
+UNPLANNED: frozenset[Kind] = frozenset({"features", "rows", "window"})
+"""Kinds that no plan counts on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +137,7 @@ def residency(
     residents, contexts = dict[str, Resident](), dict[str, Context]()
     by_chunk: dict[str, list[tuple[Key, Found]]] = {}
     for key, found in store.held(chunks).items():
-        if key not in without and key.kind != "features":
+        if key not in without and key.kind not in UNPLANNED:
             by_chunk.setdefault(key.chunk, []).append((key, found))
     for chunk, entries in by_chunk.items():
         kinds: dict[Kind, set[str]] = {}

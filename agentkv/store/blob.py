@@ -54,7 +54,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: int = FORMAT
-    entry: Literal["kv", "patch", "media"]
+    entry: Literal["kv", "patch", "media", "document"]
     kind: Kind
     chunk: str
     context: str

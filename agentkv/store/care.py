@@ -15,7 +15,7 @@ from agentkv.store.blob import HEADER_LIMIT, Header, Unreadable, verify
 from agentkv.store.files import FileSource
 from agentkv.store.folder import Folder, Progress
 from agentkv.store.index import Row, note_text
-from agentkv.store.key import scope_of
+from agentkv.store.key import SAVED, scope_of
 
 _STEP = 8 << 20
 
@@ -78,8 +78,8 @@ def figures(folder: Folder) -> dict[str, Any]:
 
 def clean(folder: Folder, progress: Progress, max_bytes: int | None = None) -> dict[str, int]:
     """Remove broken blobs, files without an entry, entries without a file, and leftovers of writes; with
-    ``max_bytes`` also the least recently used until at most so many bytes are left. Returns how many, and
-    bytes freed."""
+    ``max_bytes`` also the least recently used, but no saved window, until at most so many bytes are left.
+    Returns how many, and bytes freed."""
     found, freed = Counter[str](), folder.sweep()
     for name, _ in check(folder, progress).broken:
         with suppress(OSError):
@@ -97,7 +97,8 @@ def clean(folder: Folder, progress: Progress, max_bytes: int | None = None) -> d
         total = sum(row.nbytes for row in rows)
         for row in rows:
             path = folder.blob(row.key)
-            lost, over = not path.exists(), max_bytes is not None and total > max_bytes
+            lost = not path.exists()
+            over = max_bytes is not None and total > max_bytes and row.key.kind not in SAVED
             if lost or over:
                 total -= writing.remove(row.key) or 0
                 found["missing" if lost else "evicted"] += 1

@@ -86,7 +86,8 @@ class DiskStore:
         """Why it was not written; None when it was. What made room is gone either way."""
         with index.writing() as writing:
             self._settle(writing)
-            self._make_room(writing, row)
+            if not self._make_room(writing, row):
+                return "budget"
             try:
                 self._write(self.folder.blob(row.key), buffers)
             except OSError as error:
@@ -94,7 +95,8 @@ class DiskStore:
             writing.add(row)
         return None
 
-    def _make_room(self, writing: Writing, row: Row) -> None:
+    def _make_room(self, writing: Writing, row: Row) -> bool:
+        """False where all that is left may not leave."""
         shares = Shares(*self._limits)
         for tenant, size in writing.shares().items():
             shares.add(tenant, size)
@@ -102,9 +104,10 @@ class DiskStore:
         while (payer := shares.pays(row.key.tenant, row.nbytes)) is not None:
             victim = writing.oldest(payer, row.key)
             if victim is None:
-                break
+                return False
             shares.add(payer, -self._forget(writing, victim))
             self._stats.evicted += 1
+        return True
 
     def _forget(self, writing: Writing, key: Key) -> int:
         """Remove an entry and its file; its bytes."""

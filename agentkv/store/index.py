@@ -3,11 +3,11 @@
 The blobs are the truth: each says its own key. The index is a catalogue that can be made again from them, and
 is, when it is lost or damaged.
 
-SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes twice as long, which is nothing
-beside reading the blob; for that victims come in order, no size is fixed ahead, and it is part of Python.
-With a rollback journal and not a write-ahead log: the log needs a file that every process maps into memory
-(LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does not work over a
-network.
+SQLite and not LMDB: docs/stores.md has the measurement. A look-up takes about as long, and a write longer,
+which is little beside writing the blob; for that victims come in order, no size is fixed ahead, and it is
+part of Python. With a rollback journal and not a write-ahead log: the log needs a file that every process
+maps into memory (LMDB maps all of its own), whoever cuts that short kills them all with SIGBUS, and it does
+not work over a network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from agentkv_orchestrator.lineage import Lineage
 from agentkv_orchestrator.residency import Context
 
-from agentkv.store.key import PLAIN, Key, Note
+from agentkv.store.key import PLAIN, SAVED, Key, Note
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -77,7 +77,7 @@ class Index:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, self.patience, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode = TRUNCATE")
+            db.execute("PRAGMA journal_mode = PERSIST")
             db.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
@@ -172,8 +172,9 @@ class Writing:
         return dict(self._db.execute("SELECT tenant, bytes FROM shares"))
 
     def oldest(self, tenant: str, but: Key) -> Key | None:
-        """A tenant's least recently used entry, other than ``but``."""
-        others = f"tenant = ? AND NOT ({_WHICH})"
+        """A tenant's least recently used entry that may make room, other than ``but``."""
+        saved = ", ".join(f"'{kind}'" for kind in SAVED)
+        others = f"tenant = ? AND kind NOT IN ({saved}) AND NOT ({_WHICH})"
         sql = f"SELECT kind, chunk, context FROM entries WHERE {others} ORDER BY used LIMIT 1"
         row = self._db.execute(sql, (tenant, *_which(but))).fetchone()
         return None if row is None else Key(row[0], row[1], row[2], tenant)

@@ -12,8 +12,9 @@ import torch
 from agentkv_orchestrator.eviction import LRU, Evictor, Item
 
 from agentkv.kv import KVBlock
-from agentkv.media import Media
+from agentkv.patches import Patch
 from agentkv.store.base import PLAIN, Entry, Found, Key, Note, Origin, Stats, Stored
+from agentkv.store.key import SAVED
 from agentkv.store.share import Shares
 
 Price = Callable[[Key, Entry, Note], float]
@@ -61,7 +62,7 @@ class MemoryStore:
         size = entry.nbytes
         # A view would pin (and share) the whole window it was cut from.
         kept = entry.clone() if isinstance(entry, KVBlock) and not entry.owned else entry
-        if self.device is not None and not isinstance(kept, Media):
+        if self.device is not None and isinstance(kept, KVBlock | Patch):
             kept = kept.to(self.device)
         with self._lock:
             leaving = self._room(key, size)
@@ -162,7 +163,8 @@ class MemoryStore:
         entry, note, _ = self._entries[key]
         (self._pinned.add if pinned else self._pinned.discard)(key)
         evictor = self._evictors.setdefault(key.tenant, self._new_evictor())
-        evictor.put(key, Item(entry.nbytes, key.kind, self._price(key, entry, note), pinned))
+        stays = pinned or key.kind in SAVED
+        evictor.put(key, Item(entry.nbytes, key.kind, self._price(key, entry, note), stays))
 
     def _evict(self, key: Key) -> None:
         stored = self._entries[key]

@@ -16,7 +16,7 @@ from agentkv.kv import KVBlock
 from agentkv.media import Features, Media, Modality
 from agentkv.patches import Patch
 from agentkv.patches.form import Kind as PatchKind
-from agentkv.store.base import Entry, Key, Origin, Stored
+from agentkv.store.base import Document, Entry, Key, Origin, Stored
 from agentkv.store.blob import Header, Part, Record, Source, Unreadable, check, read_header, seal
 from agentkv.store.codec import RAW, Codecs, decode, encode
 
@@ -76,14 +76,14 @@ def load(source: Source, key: Key) -> Stored:
 
 
 def _fetch(source: Source, header: Header) -> Tensors:
-    # A buffer a tensor: none pins another, and numpy asks for huge pages, which are cheaper to fill.
-    arrays = [np.empty(part.nbytes, dtype=np.uint8) for part in header.parts]
-    buffers: list[memoryview] = [memoryview(cast(Any, array)) for array in arrays]
+    # A buffer a tensor: none pins another.
+    flat = [torch.empty(part.nbytes, dtype=torch.uint8) for part in header.parts]
+    buffers: list[memoryview] = [memoryview(cast(Any, x.numpy())) for x in flat]
     source.fill(len(header.raw), buffers)
     check(header, buffers)
     return {
-        part.name: torch.from_numpy(array).view(DTYPES[part.dtype]).view(part.shape)
-        for part, array in zip(header.parts, arrays, strict=True)
+        part.name: x.view(DTYPES[part.dtype]).view(part.shape)
+        for part, x in zip(header.parts, flat, strict=True)
     }
 
 
@@ -101,7 +101,7 @@ def _origin(record: Record, ids: Tensor | None) -> Origin | None:
     if ids is None or record.fingerprint is None:
         return None
     origin = Origin(ids.numpy(), bytes.fromhex(record.modality), record.fingerprint)
-    named = record.kind != "features"  # these are named by their pixels
+    named = record.kind not in ("features", "window")  # these are named by their pixels, and by people
     if named and digest(origin.ids, origin.fingerprint, origin.modality) != record.chunk:
         raise Unreadable("foreign", "a chunk id that its tokens do not have")
     return origin
@@ -115,6 +115,8 @@ def _apart(entry: Entry) -> tuple[Tensors, dict[str, Any], str]:
     if isinstance(entry, Patch):
         fields = {name: getattr(entry, name) for name in ("kind", "energy", "shared", "position")}
         return dict(_factors(entry)), {**fields, "slots": len(entry.factors)}, "patch"
+    if isinstance(entry, Document):
+        return {"text": torch.from_numpy(np.frombuffer(entry.text, dtype=np.uint8).copy())}, {}, "document"
     deep = {f"deep{i}": x for i, x in enumerate(entry.features.deep)}
     tensors = {"pooled": entry.features.pooled, **deep}
     tensors |= {"offsets": entry.offsets, "placeholders": entry.placeholders}
@@ -188,7 +190,11 @@ def _count(value: Any) -> int:
     return value
 
 
-_MAKE: dict[str, Any] = {"kv": _block, "patch": _patch, "media": _media}
+def _document(tensors: Tensors, _: Mapping[str, Any]) -> Document:
+    return Document(tensors["text"].numpy().tobytes())
+
+
+_MAKE: dict[str, Any] = {"kv": _block, "patch": _patch, "media": _media, "document": _document}
 
 
 def _name(x: Tensor) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentkv.errors import InvalidInput, NonFinite
 from agentkv.media import Features, Media, Modality, Tokens
-from agentkv.vision.identity import media_digest
+from agentkv.vision.identity import Remembered, forgotten, media_digest
 from agentkv.vision.room import require_room
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class AdapterTower:
         self.placeholder_ids: tuple[int, ...] = (adapter.placeholder_id,)
         self.runs = 0
         self.seen: WeakValueDictionary[bytes, Media] = WeakValueDictionary()
+        self.remembered: Remembered = forgotten
 
     def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """One chunk. Raises InvalidInput or NonFinite for embeddings that do not fit the model."""
@@ -85,6 +86,8 @@ class AdapterTower:
         # How many tokens an image takes follows from its pixels and the encoder, which the digest covers.
         digest = media_digest(modality, [image], torch.empty(1, 0), self.adapter.digest())
         media = self.seen.get(digest)
+        if media is None and (known := self.remembered(digest)) is not None:
+            media = self.seen.setdefault(digest, known)
         if media is None:
             embeddings = self._encoded(image)
             count = len(embeddings)

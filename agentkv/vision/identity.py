@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from agentkv.errors import UnsupportedModel
+from agentkv.media import Media
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+Remembered = Callable[[bytes], Media | None]
+"""What is still known of a picture, by its digest; None for one that has to be encoded."""
+
+
+def forgotten(digest: bytes) -> Media | None:
+    """Nobody remembers anything."""
+    return None
 
 
 def media_digest(modality: str, frames: Sequence[Image], offsets: Tensor, configuration: bytes) -> bytes:

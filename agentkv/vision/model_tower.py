@@ -18,7 +18,7 @@ from agentkv.forward import out_of_memory
 from agentkv.inputs import Ids, marker_ids
 from agentkv.media import Features, Media, Modality, Tokens
 from agentkv.models.media_spec import MediaSpec
-from agentkv.vision.identity import configuration_of, media_digest
+from agentkv.vision.identity import Remembered, configuration_of, forgotten, media_digest
 from agentkv.vision.markup import markup
 from agentkv.vision.positions import frame_ranges, offsets_of, stretches
 from agentkv.vision.room import require_room
@@ -42,6 +42,7 @@ class ModelTower:
         self.model, self.processor, self.spec, self.lock = model, processor, spec, lock
         self.placeholder_ids, self.runs = spec.placeholder_ids, 0
         self.seen: WeakValueDictionary[tuple[bytes, bytes], Media] = WeakValueDictionary()
+        self.remembered: Remembered = forgotten
 
     def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """One chunk: the image with the markers that template and processor write around it."""
@@ -179,13 +180,22 @@ class ModelTower:
         """
         require_room(sum(len(ids) for ids, _ in outlines), room)
         keys = [(media.digest, ids.tobytes()) for ids, media in outlines]
-        held = [self.seen.get(key) for key in keys]
+        held = [
+            self.seen.get(key) or self._remembered(key, media)
+            for key, (_, media) in zip(keys, outlines, strict=True)
+        ]
         if None in held:
             counts = [int(media.placeholders.sum()) for _, media in outlines]
             parts = _split(self._features(found), counts)
             fresh = (replace(media, features=own) for (_, media), own in zip(outlines, parts, strict=True))
             held = [self.seen.setdefault(key, media) for key, media in zip(keys, fresh, strict=True)]
         return [Tokens(ids, media) for (ids, _), media in zip(outlines, held, strict=True)]
+
+    def _remembered(self, key: tuple[bytes, bytes], outline: Media) -> Media | None:
+        known = self.remembered(outline.digest)
+        if known is None or not torch.equal(known.placeholders, outline.placeholders):
+            return None
+        return self.seen.setdefault(key, replace(outline, features=known.features))
 
     def _placeholders(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(self.placeholder_ids))

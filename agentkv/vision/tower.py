@@ -11,6 +11,7 @@ from agentkv.media import Tokens
 from agentkv.models.families import FAMILIES
 from agentkv.models.media_spec import MediaSpec, media_spec
 from agentkv.vision.adapter import AdapterTower, VisionAdapter
+from agentkv.vision.identity import Remembered, forgotten
 from agentkv.vision.images import load_image
 from agentkv.vision.model_tower import ModelTower
 from agentkv.vision.videos import is_video, load_video
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 class VisionTower(Protocol):
     """What turns pictures into chunks for one model.
 
-    runs: how often the encoder has run. placeholder_ids: token ids that no text may contain.
+    runs: how often the encoder has run. placeholder_ids: token ids that no text may contain. remembered: is
+    asked for a picture, by its digest, before the encoder runs.
     """
 
     runs: int
+    remembered: Remembered
     placeholder_ids: tuple[int, ...]
 
     def image(self, image: Image, room: int | None = None) -> list[Tokens]:
@@ -136,6 +139,7 @@ class BlindTower:
 
     def __init__(self, refusal: UnsupportedModel, placeholder_ids: tuple[int, ...]) -> None:
         self.refusal, self.placeholder_ids, self.runs = refusal, placeholder_ids, 0
+        self.remembered: Remembered = forgotten
 
     def image(self, image: Image, room: int | None = None) -> list[Tokens]:
         """Raises UnsupportedModel."""

@@ -69,7 +69,8 @@ def load(site: Site) -> Candidate | None:
     if found is None:
         return None
     context, kl, why = found
-    return site.candidate(site.step(Load, "load", f"KV is stored {why}", kl, **site.at, context=context))
+    step = site.step(Load, "load", f"KV is stored {why}", kl, **site.at, context=context)
+    return site.candidate(site.fetched(step, "conditioned", context))
 
 
 def patch(site: Site) -> Candidate | None:
@@ -83,7 +84,7 @@ def patch(site: Site) -> Candidate | None:
     applied = site.step(
         ApplyPatch, "apply_patch", f"a patch is stored {why}", kl, context=context, leaves=left
     )
-    return site.candidate(_placed(site, "base of the patch"), applied)
+    return site.candidate(_placed(site, "base of the patch"), site.fetched(applied, "patch", context))
 
 
 def orbit(site: Site) -> Candidate | None:
@@ -97,7 +98,7 @@ def orbit(site: Site) -> Candidate | None:
     reason = f"a patch is stored for the {count(site.front.length)} in front, in any order"
     left = site.costs.kl.orbit
     applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key, leaves=left)
-    return site.candidate(_placed(site, "base of the orbit patch"), applied)
+    return site.candidate(_placed(site, "base of the orbit patch"), site.fetched(applied, "orbit", key))
 
 
 def canonical(site: Site) -> Candidate | None:
@@ -168,7 +169,8 @@ def candidates(site: Site) -> list[Candidate]:
 
 
 def _placed(site: Site, reason: str, kl: float = 0.0) -> Step:
-    return site.step(PlaceCanonical, "place_canonical", reason, kl, **site.at)
+    step = site.step(PlaceCanonical, "place_canonical", reason, kl, **site.at)
+    return site.fetched(step, "canonical")
 
 
 def _standing(site: Site) -> str:

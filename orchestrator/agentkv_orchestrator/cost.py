@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from .diff import Change
 from .errors import PlanError
+from .residency import Held
 
 _SHIPPED = "smollm2-135m-cpu.json"
 
@@ -107,6 +108,8 @@ class CostTable(_Frozen):
     measured_on: str
     note: str = ""
     ms: dict[Timed, Time]
+    fetch_ms_per_mib: dict[str, float] = Field(default_factory=dict)
+    """By tier of a store: what it takes, per MiB, to bring an entry into memory. Absent: it is in memory."""
     kl: KL
 
     @classmethod
@@ -134,6 +137,12 @@ class CostTable(_Frozen):
     def time(self, op: Timed, tokens: int, rows_in_front: int = 0) -> float:
         """Milliseconds of one op. Raises PlanError when the table does not know it."""
         return self.of(op).of(tokens, rows_in_front)
+
+    def fetch_ms(self, held: Held | None) -> float:
+        """Milliseconds to bring a stored entry into memory; none where the store does not say where it is."""
+        if held is None or not self.fetch_ms_per_mib:
+            return 0.0
+        return self.fetch_ms_per_mib.get(held.tier, 0.0) * held.bytes / (1 << 20)
 
     def of(self, op: Timed) -> Time:
         """The time of an op. Raises PlanError when the table does not know it."""

@@ -276,7 +276,7 @@ def reuse_rate(uses: int, kind_uses: int, kind_members: int, age: int) -> float:
     return (uses + (kind_uses + 1) / (kind_members + 1)) / (age + 1)
 
 
-_BROUGHT: dict[str, tuple[Timed, ...]] = {
+BROUGHT: dict[str, tuple[Timed, ...]] = {
     "canonical": ("place_canonical",),
     "conditioned": ("load",),
     "patch": ("place_canonical", "apply_patch"),
@@ -292,4 +292,4 @@ def saved(costs: CostTable, kind: str, tokens: int, rows_in_front: int = 0) -> f
     Raises PlanError when the table lacks an op.
     """
     computed = costs.of("prefill").more(tokens, rows_in_front)
-    return max(0.0, computed - sum([costs.time(op, tokens) for op in _BROUGHT[kind]]))
+    return max(0.0, computed - sum([costs.time(op, tokens) for op in BROUGHT[kind]]))

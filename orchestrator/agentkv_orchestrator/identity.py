@@ -2,7 +2,7 @@
 
 Ids decide whose KV a prompt is given, and whoever writes the prompt may choose its tokens. A fast hash can be
 made to collide, whatever its width; this one cannot, so that no caller has to think of equal ids with unequal
-contents. It costs 0.6 µs a link of a context, measured on the machine of docs/performance.md.
+contents. docs/stores.md has what it costs.
 """
 
 from hashlib import blake2b

@@ -209,6 +209,12 @@ class Site:
         hearsay = self.placement.hearsay if self.placement else 0.0
         return self.weight * hearsay if hearsay else 0.0
 
+    def fetched(self, step: Step, kind: str, key: str = "") -> Step:
+        """The step with the time that it takes to fetch what it starts from: kind and key of the entry."""
+        where = self.resident.where
+        ms = self.costs.fetch_ms(where[kind].get(key)) if kind in where else 0.0
+        return step._replace(ms=step.ms + ms) if ms else step
+
     def step(
         self, kind: type[MadeOp], timed: Timed | None, reason: str, kl: float = 0.0, **fields: Any
     ) -> Step:

@@ -35,9 +35,10 @@ def read(data: bytes, key: Key = KEY) -> Stored:
     return serde.load(Bytes(data), key)
 
 
-def resealed(
-    header: dict[str, Any], payload: bytes = WHOLE[8 + int.from_bytes(WHOLE[:8], "little") :]
-) -> bytes:
+PAYLOAD = WHOLE[8 + int.from_bytes(WHOLE[:8], "little") :]
+
+
+def resealed(header: dict[str, Any], payload: bytes = PAYLOAD) -> bytes:
     """A blob with this header, its checksum made right again, as an attacker would."""
     header["__metadata__"] = {"checksum": "0" * 32, **header["__metadata__"]}
     header["__metadata__"]["checksum"] = "0" * 32
@@ -151,7 +152,7 @@ def test_a_tensor_with_anything_said_of_it_is_read_or_refused(name: str, what: s
 def test_absurd_sizes_allocate_nothing(shape: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     changed = header()
     changed["slot0"]["shape"] = shape
-    monkeypatch.setattr(serde.np, "empty", lambda *a, **k: pytest.fail("memory for a size not checked"))
+    monkeypatch.setattr(serde.torch, "empty", lambda *a, **k: pytest.fail("memory for a size not checked"))
     with pytest.raises(Unreadable, match="torn"):
         read(resealed(changed))
 

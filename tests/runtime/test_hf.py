@@ -89,6 +89,19 @@ def test_everything_that_changes_the_kv_changes_the_fingerprint() -> None:
     assert len(set(found)) == len(found)
 
 
+class _Settings:
+    """An object that JSON has no form for, and whose repr is an address."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_a_fingerprint_knows_no_addresses() -> None:
+    """Another process has to find the same one."""
+    prints = [fingerprint(tiny_model(), None, _Processor(part=_Settings(n))) for n in (1, 1, 2)]
+    assert prints[0] == prints[1] != prints[2]
+
+
 class _Adapted(torch.nn.Linear):
     """A layer as peft leaves it: which adapters are on, and their scales, are no weights."""
 

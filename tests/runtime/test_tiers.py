@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agentkv_orchestrator.cost import CostTable
+from agentkv_orchestrator.residency import Held
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from agentkv.store.base import PLAIN, Entry, Key, Note, Origin, Stored
 from agentkv.store.disk import DiskStore
 from agentkv.store.memory import MemoryStore
 from agentkv.store.tiers import Mode, TieredStore
-from agentkv.testing import kv_block, same_bits
+from agentkv.testing import kv_block, recording_engine, same_bits
 
 UNIT = kv_block(24).nbytes
 MODES: list[Mode] = ["write_through", "write_back"]
@@ -260,3 +262,21 @@ def test_threads_may_fight_over_tiers(mode: Mode) -> None:
     store.close()
     assert not torn
     assert all(right(far(store).get(k), int(k.chunk[5:])) for k in far(store).keys())  # noqa: SIM118
+
+
+@pytest.mark.parametrize(("ms", "op"), [(0.0, "load"), (1e9, "prefill")])
+def test_a_plan_knows_what_it_takes_to_fetch_from_a_tier(ms: float, op: str) -> None:
+    shipped = CostTable.shipped()
+    costs = shipped.model_copy(update={"fetch_ms_per_mib": {"disk": ms}})
+    assert costs.fetch_ms(Held("disk", 3 << 20)) == 3 * ms
+    assert costs.fetch_ms(Held("host", 3 << 20)) == costs.fetch_ms(None) == 0
+    with recording_engine(store=MemoryStore(tier="disk")) as engine:
+        engine.costs = costs
+        window = engine.window()
+        window.append("w3 " * 40)
+        note = window.append("w4 " * 200)
+        window.commit()
+        window.evict(note)
+        window.commit()
+        window.recall(note)
+        assert op in {step.op for step in window.commit().ops}

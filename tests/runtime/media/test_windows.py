@@ -11,6 +11,7 @@ import torch
 
 from agentkv import Engine
 from agentkv.errors import AlreadyEvicted, Busy, ClosedError, InvalidInput, NothingStored, UnsupportedModel
+from agentkv.store.memory import MemoryStore
 from tests.models import tiny_model, tiny_tokenizer
 from tests.runtime.cases import STRICT, assert_unchanged, snapshot
 from tests.runtime.media.cases import (
@@ -249,3 +250,30 @@ def test_a_text_model_shows_nothing_and_says_so() -> None:
         with pytest.raises(UnsupportedModel, match="text-only"):
             show(window, WIDE)
         assert not window.content.order
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_process_opens_a_window_with_images_without_the_tower(family: str) -> None:
+    """And one that was evicted everywhere comes back without it, when it is shown again."""
+    store = MemoryStore()
+    with engine(family, torch.float64, store=store) as built:
+        window = built.window(STRICT)
+        window.append("abc")
+        show(window, WIDE)
+        (tall,) = show(window, TALL)
+        window.append("hi")
+        window.commit()
+        window.evict(tall)
+        window.save("mine")
+        assert built.tower.runs == 2
+    for key in store.keys():  # noqa: SIM118
+        if key.kind in ("rows", "conditioned", "canonical"):
+            store.drop(key)
+    with engine(family, torch.float64, store=store) as built:
+        window = built.open("mine")
+        window.commit()
+        assert_shows(family, window, "abc", WIDE, "hi")
+        show(window, TALL)
+        window.commit()
+        assert_shows(family, window, "abc", WIDE, "hi", TALL)
+        assert built.tower.runs == 0
