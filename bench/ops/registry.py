@@ -27,7 +27,7 @@ def filled(entries: int) -> tuple[Registry, list[tuple[Ids, str]], float]:
     registry, sample, worst, rng = Registry("model"), list[tuple[Ids, str]](), 0.0, np.random.default_rng(0)
     while len(registry) < entries:
         ids = rng.integers(0, VOCABULARY, PROMPT)
-        found = registry.admit(ids, "document")
+        found = registry.admit(ids, "document", sink=0)
         sample += [(ids[s.start : s.stop].copy(), chunk.id) for chunk, s in found[::20]]
         if len(registry) > entries // 10:
             worst = max(worst, registry.sizes.overhead / len(registry))
@@ -74,7 +74,7 @@ def prompts(registry: Registry, sample: list[tuple[Ids, str]], rng: np.random.Ge
         text = np.concatenate([rng.integers(0, VOCABULARY, 50), *(sample[i][0] for i in picked)])[:8000]
         for laps, ids in ((known, text), (strange, rng.integers(0, VOCABULARY, text.size))):
             start = time.perf_counter()
-            registry.match(ids)
+            registry.match(ids, sink=0)
             laps.append((time.perf_counter() - start) * 1e3)
     return {
         "known_prompt_ms": round(float(np.median(known)), 2),
