@@ -26,6 +26,7 @@ FILES = (
     "docs/families.md",
     "docs/performance.md",
     "docs/quality.md",
+    "docs/redis.md",
     "docs/registry.md",
     "docs/window.md",
 )
@@ -236,6 +237,21 @@ def registry_lookups() -> str:
     return markdown(["", "measured"], rows)
 
 
+def redis_tier() -> str:
+    """A window's KV from a Redis server, beside the disk."""
+    r = load("redis")
+    rows = [
+        [
+            f"{what} the KV of {r['tokens']} tokens, {r['mib']:.0f} MiB",
+            *(f"{r[f'{name}_{op}_ms']:.0f} ms" for name in ("disk", "redis")),
+            f"**{r[f'{op}_ratio']}**",
+        ]
+        for what, op in (("get", "get"), ("put", "put"))
+    ]
+    header = ["", "disk, in the page cache", "Redis on loopback", "ratio of times"]
+    return markdown(header, rows) + f"\n{r['hardware']}, fp32.\n"
+
+
 SHORT = {
     "re-prefill": "computed again behind A (re-prefill)",
     "blind": "reused as it is (blind)",
@@ -279,6 +295,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "binding": lambda: markdown(*evals.binding()),
     "binding_short": binding_short,
     "recovery": recovery,
+    "redis_tier": redis_tier,
     "registry_lookups": registry_lookups,
     "conversions": lambda: markdown(*models.conversions()),
     "screen_readouts": lambda: markdown(*models.readouts()),

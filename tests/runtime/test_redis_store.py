@@ -23,6 +23,7 @@ from agentkv.store.redis import RedisStore, _name
 from agentkv.store.tenancy import TenantStore
 from agentkv.testing import StoreConformance, kv_block, same_bits
 from tests.redis_server import Server, free_port, redis_server
+from tests.runtime.cases import assert_kv, engine, ids, live
 
 BUDGET = 1 << 20
 PATIENCE = 0.3
@@ -314,3 +315,24 @@ def test_rows_hold_no_tensor_and_nothing_to_run(shared: Server) -> None:
     store.put(key(1), KVBlock((torch.zeros(1, 2, 1, 1),), torch.arange(2)))
     (told,) = client.hvals(store._place(key(1).chunk, ""))
     assert json.loads(told)[:4] == list(key(1))
+
+
+def test_what_one_engine_stored_another_one_loads(shared: Server) -> None:
+    """Over a server: the second computes nothing, and its rows are those of the first."""
+    name, texts = uuid4().hex, [ids(60, seed) for seed in range(3)]
+    rows = []
+    for turn in range(2):
+        with engine(store=store_on(shared, name, budget=1 << 26, patience=20.0)) as built:
+            window = built.window("fast")
+            handles = [window.append_ids(text) for text in texts]
+            plan = window.commit()
+            computed = sum(op.tokens for op in plan.ops if op.op == "prefill")
+            assert computed == (0 if turn else 180 + len(built.lead))
+            rows.append(live(window))
+            for handle in handles:
+                window.evict(handle)
+            if len(built.lead):
+                window.pin(window.content.live()[0].handle, on=False)
+                window.evict(window.content.live()[0].handle)
+            window.commit()
+    assert_kv(rows[1], rows[0])
