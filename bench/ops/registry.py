@@ -36,7 +36,7 @@ def filled(entries: int) -> tuple[Registry, list[tuple[Ids, str]], float]:
 
 def check(registry: Registry, sample: list[tuple[Ids, str]]) -> bool:
     """Known content has its id, the same with one token changed has none; a shifted prompt is found."""
-    for ids, chunk in sample[:: len(sample) // 1000]:
+    for ids, chunk in sample[:: len(sample) // 1000 or 1]:
         other = ids.copy()
         other[ids.size // 2] += 1
         if registry.find(ids) != chunk or registry.find(other) is not None:

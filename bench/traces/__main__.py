@@ -28,7 +28,8 @@ def turns(prompts: Iterable[Prompt], tokenizer: Any) -> Iterator[Turn]:
             if text not in known:
                 tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
                 kind = "system" if place < 2 else _kind(text)
-                known[text] = Message(id=xxh3_128_hexdigest(text.encode()), kind=kind, tokens=tokens, text=text)
+                name = xxh3_128_hexdigest(text.encode())
+                known[text] = Message(id=name, kind=kind, tokens=tokens, text=text)
         yield Turn(messages=tuple(known[text] for text in prompt.segments), window=prompt.session)
 
 
