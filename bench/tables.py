@@ -237,6 +237,21 @@ def registry_lookups() -> str:
     return markdown(["", "measured"], rows)
 
 
+def headers() -> str:
+    """Below a header that changes: what each policy computes, and what that costs in truth."""
+    found = load("headers")
+    rows = []
+    for policy in dict.fromkeys(row["policy"] for row in found["rows"]):
+        own = [row for row in found["rows"] if row["policy"] == policy]
+        share = sum(row["computed"] for row in own) / sum(row["tokens"] for row in own)
+        predicted, true = ([row[name] for row in own] for name in ("predicted_kl", "kl"))
+        over = sum(row["kl"] > row["budget"] for row in own)
+        cells = [f"{sum(kls) / len(own):.4f}, at most {max(kls):.4f}" for kls in (predicted, true)]
+        rows.append([policy, len(own), f"{share:.0%}", *cells, f"{over} of {len(own)}"])
+    header = ["policy", "turns", "tokens computed", "predicted KL", "audited KL", "over the budget"]
+    return markdown(header, rows) + f"\n{found['hardware']}, fp32, SmolLM2-135M-Instruct.\n"
+
+
 def redis_tier() -> str:
     """A window's KV from a Redis server, beside the disk."""
     r = load("redis")
@@ -296,6 +311,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "binding_short": binding_short,
     "recovery": recovery,
     "redis_tier": redis_tier,
+    "headers": headers,
     "registry_lookups": registry_lookups,
     "conversions": lambda: markdown(*models.conversions()),
     "screen_readouts": lambda: markdown(*models.readouts()),
