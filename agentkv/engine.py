@@ -204,11 +204,11 @@ class Engine:
         return chunk
 
     def admit(
-        self, ids: Ids, kind: str, boundaries: Iterable[int] = (), carve: int = 0
+        self, ids: Ids, kind: str, boundaries: Iterable[int] = (), sink: int | None = None
     ) -> list[tuple[Chunk, Span]]:
         """A text as chunks, those that are known wherever they stood; see `Registry.admit`."""
         self._sweep()
-        return self.chunks.admit(ids, kind, boundaries, carve)
+        return self.chunks.admit(ids, kind, boundaries, sink)
 
     def _sweep(self) -> None:
         """Forget chunks that no window and no store holds, each time their number has doubled."""

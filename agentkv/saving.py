@@ -17,7 +17,7 @@ from agentkv_orchestrator.errors import OrchestratorError
 from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.window import Placement, WindowGraph
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xxhash import xxh3_128
 
 from agentkv.errors import BadStore, FingerprintMismatch, InvalidInput, NothingStored
@@ -53,6 +53,8 @@ class SavedMessage(_Frozen):
     pinned: bool
     clean: bool
     order_free: bool
+    recalls: int = Field(ge=0)
+    used: int = Field(ge=0)
 
 
 class SavedWindow(_Frozen):
@@ -154,12 +156,18 @@ def _told(window: Window, rows: dict[int, str]) -> SavedWindow:
 
 def _message(entry: Entry) -> SavedMessage:
     handle = entry.handle
-    parts = [(uid, chunk.id) for uid, chunk in entry.parts]
-    state = (entry.pinned, entry.clean, entry.order_free)
     return SavedMessage(
-        id=handle.id, kind=handle.kind, tokens=handle.tokens, preview=handle.preview, parts=parts,
-        **dict(zip(("pinned", "clean", "order_free"), state, strict=True)),
-    )  # fmt: skip
+        id=handle.id,
+        kind=handle.kind,
+        tokens=handle.tokens,
+        preview=handle.preview,
+        parts=[(uid, chunk.id) for uid, chunk in entry.parts],
+        pinned=entry.pinned,
+        clean=entry.clean,
+        order_free=entry.order_free,
+        recalls=entry.recalls,
+        used=entry.used,
+    )
 
 
 def _put_rows(window: Window, placement: Placement) -> str:
@@ -215,7 +223,16 @@ def _entry(engine: Engine, m: SavedMessage, chunks: dict[str, Chunk], shift: int
     parts = tuple((uid + shift, chunks[chunk]) for uid, chunk in m.parts)
     media = (engine.media_of(chunk.id) for _, chunk in parts)
     handle = Handle(m.id + shift, m.kind, m.tokens, m.preview)
-    return Entry(handle, parts, m.pinned, m.clean, m.order_free, tuple(x for x in media if x is not None))
+    return Entry(
+        handle,
+        parts,
+        pinned=m.pinned,
+        clean=m.clean,
+        order_free=m.order_free,
+        recalls=m.recalls,
+        used=m.used + shift,
+        media=tuple(x for x in media if x is not None),
+    )
 
 
 def _rows(window: Window, placement: Placement, saved: SavedWindow) -> KVBlock | None:

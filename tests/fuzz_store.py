@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of what reads stored bytes: ``python -m tests.fuzz_store -max_total_time=60``.
 
-Needs the extra ``fuzz``. Takes libFuzzer's arguments. Half of the inputs get a right checksum, so that the rest
-of the reader is reached.
+Needs the extra ``fuzz``. Takes libFuzzer's arguments. Half of the inputs get a right checksum, so that the
+rest of the reader is reached.
 """
 
 from __future__ import annotations

@@ -149,14 +149,9 @@ class Index:
 
 
 def _note(text: str) -> Note:
-    """Inverse of `note_text`. Raises sqlite3.DatabaseError for a text that a damaged index made of it."""
-    if not text:
-        return PLAIN
+    """As `note_of`. Raises sqlite3.DatabaseError for a text that a damaged index made of it."""
     try:
-        told = json.loads(text)
-        chunks = told.get("antecedents")
-        context = None if chunks is None else Context(chunks=Lineage.of(chunks), tokens=told["tokens"])
-        return Note(float(told.get("hearsay", 0.0)), context)
+        return note_of(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise sqlite3.DatabaseError("a note that is none") from error
 
@@ -220,6 +215,16 @@ def note_text(note: Note) -> str:
     if note.context is not None:
         told |= {"antecedents": list(note.context.chunks), "tokens": note.context.tokens}
     return json.dumps(told) if told else ""
+
+
+def note_of(text: str) -> Note:
+    """Inverse of `note_text`. Raises ValueError, KeyError, TypeError or AttributeError for any other text."""
+    if not text:
+        return PLAIN
+    told = json.loads(text)
+    chunks = told.get("antecedents")
+    context = None if chunks is None else Context(chunks=Lineage.of(chunks), tokens=told["tokens"])
+    return Note(float(told.get("hearsay", 0.0)), context)
 
 
 def _which(key: Key) -> tuple[str, str, str, str]:

@@ -136,6 +136,7 @@ MEASURED = (
     "performance.md",
     "placement.md",
     "quality.md",
+    "redis.md",
     "registry.md",
     "simulate.md",
     "window.md",

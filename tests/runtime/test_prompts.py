@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from agentkv_orchestrator.plan import Plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentkv import Engine, Window
 from agentkv.diagnose.documents import readmes
@@ -19,9 +21,13 @@ from agentkv.inputs import Ids
 from agentkv.store.base import Key
 from bench.traces.generated import header
 from tests.runtime.cases import STRICT, assert_exact, assert_unchanged, engine, ids, snapshot
+from tests.strategies import seeds
 
 BODY = [ids(150, seed) for seed in range(4)]
 """Messages that every prompt below has."""
+
+
+CHANGES = ("header", "edit", "insert", "again", "remove", "half", "turn")
 
 
 def show(window: Window, *parts: Ids, edges: bool = True) -> tuple[Handle, ...]:
@@ -220,6 +226,50 @@ def test_what_nothing_holds_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
         kept.commit()
         assert kept.ids()[-60:].tolist() == ids(60, 1).tolist()
         assert handle.tokens == 60
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seeds,
+    st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 99)), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_whatever_the_next_prompt_is_it_is_what_the_window_holds(
+    seed: int, changes: list[tuple[str, int]], told: bool
+) -> None:
+    """An exact window is a re-prefill's, a fast one has the tokens; both whatever came before."""
+    parts = [ids(size, seed % 1000 + size) for size in (20, 75, 40, 90)]
+    with engine() as built:
+        windows = [built.window("exact"), built.window("fast")]
+        for change, which in changes:
+            parts = changed(parts, change, which)
+            for window in windows:
+                handles = show(window, *parts, edges=told)
+                assert sum(h.tokens for h in handles) == len(window) == sum(map(len, parts))
+                window.commit()
+                assert window.ids().tolist() == np.concatenate(parts).tolist()
+        assert_exact(windows[0])
+
+
+def changed(parts: list[Ids], change: str, which: int) -> list[Ids]:
+    """The parts after one change, never none."""
+    at, fresh = which % len(parts), ids(5 + which % 60, 5000 + which)
+    match change:
+        case "header":
+            return [fresh, *parts[1:]]
+        case "edit":
+            middle = parts[at].copy()
+            middle[len(middle) // 2] = 14 + (middle[len(middle) // 2] - 13) % 50
+            return [*parts[:at], middle, *parts[at + 1 :]]
+        case "insert":
+            return [*parts[:at], fresh, *parts[at:]]
+        case "again":
+            return [*parts, parts[at]]
+        case "remove" if len(parts) > 1:
+            return [*parts[:at], *parts[at + 1 :]]
+        case "half":
+            return [*parts[:at], parts[at][len(parts[at]) // 2 :], *parts[at + 1 :]]
+    return [*parts[at:], *parts[:at]]
 
 
 @pytest.mark.slow
