@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xxhash import xxh3_128
 
 from agentkv.errors import BadStore, FingerprintMismatch, InvalidInput, NothingStored
+from agentkv.executor import Outcome
 from agentkv.handles import Content, Entry, Handle
 from agentkv.kv import KVBlock
 from agentkv.store.base import Document, Key
@@ -58,7 +59,8 @@ class SavedMessage(_Frozen):
 
 
 class SavedWindow(_Frozen):
-    """All of a window but its rows. rows: by uid, where they are stored. start: row of the first token."""
+    """All of a window but its rows. rows: by uid, where they are stored. start: row of the first token. took:
+    milliseconds of the plan's steps."""
 
     format: Literal[1] = 1
     fingerprint: str
@@ -69,6 +71,7 @@ class SavedWindow(_Frozen):
     chunks: list[SavedChunk]
     graph: WindowGraph
     plan: Plan | None
+    took: dict[str, float]
     start: int
     rows: dict[int, str]
     last_answer: int | None
@@ -148,6 +151,7 @@ def _told(window: Window, rows: dict[int, str]) -> SavedWindow:
         ],
         graph=window.graph,
         plan=window.last_plan,
+        took=window.last_outcome.ms,
         start=window.kv.start,
         rows=rows,
         last_answer=window.last_answer.id if window.last_answer else None,
@@ -205,7 +209,7 @@ def _restore(window: Window, saved: SavedWindow) -> None:
     window.graph = WindowGraph(placements=tuple(moved), revision=saved.graph.revision)
     window.content = content
     window.committed = content if len(front) == len(saved.graph.placements) else _only(content, moved)
-    window.last_plan = _shifted(saved.plan, shift)
+    window.last_plan, window.last_outcome = _shifted(saved.plan, shift), Outcome(ms=dict(saved.took))
     answer = entries.get(saved.last_answer + shift) if saved.last_answer is not None else None
     window.last_answer = answer.handle if answer else None
 
