@@ -193,7 +193,7 @@ def _restore(window: Window, saved: SavedWindow) -> None:
     engine = window.engine
     chunks = {c.chunk.id: _known(engine, c) for c in saved.chunks}
     numbers = [m.id for m in saved.messages] + [p.uid for p in saved.graph.placements]
-    numbers += [uid for m in saved.messages for uid, _ in m.parts]
+    numbers += [uid for m in saved.messages for uid, _ in m.parts] + [m.used for m in saved.messages]
     shift = engine.numbers(max(numbers, default=0) + 1)
     entries = {m.id + shift: _entry(engine, m, chunks, shift) for m in saved.messages}
     content = Content(tuple(i + shift for i in saved.order), tuple(entries.items()))

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of what reads stored bytes: ``python -m tests.fuzz_store -max_total_time=60``.
 
-Needs the extra ``fuzz``. Takes libFuzzer's arguments. Half of the inputs get a right checksum, so that the
+Needs the package atheris; takes libFuzzer's arguments. Half of the inputs get a right checksum, so that the
 rest of the reader is reached.
 """
 

@@ -24,7 +24,6 @@ import torch
 from agentkv_orchestrator.chunks import digest
 from agentkv_orchestrator.lineage import Lineage
 from agentkv_orchestrator.residency import Context
-from xxhash import xxh3_128_hexdigest
 
 from agentkv import Engine
 from agentkv.cache import Overlay, Run
@@ -36,6 +35,7 @@ from agentkv.store.codec import Codec, Codecs
 from agentkv.store.disk import DiskStore
 from agentkv.store.index import Index, Row, note_text
 from agentkv.testing import same_bits
+from bench.ops.identity import identity
 from bench.serve.windows import build, question_ids, stock_logits
 from bench.timing import alternate, ratio
 
@@ -162,30 +162,6 @@ def _index_row(name: str, looked: float, written: float, correct: bool) -> dict[
         "write_us": round(written / 200 * 1e6),
         "correct": correct,
     }
-
-
-def identity(links: int = 20_000, rounds: int = 5) -> list[dict[str, Any]]:
-    """Microseconds a link of a context, as it is and with xxh3 in the hash's place."""
-    names = [digest(np.array([i]), "m") for i in range(links)]
-
-    def fast() -> None:
-        key, parent = "", None
-        for name in names:
-            parent = object.__new__(Lineage)
-            parent.key = key = xxh3_128_hexdigest((key + name).encode())
-
-    arms: dict[str, Callable[[], object]] = {"BLAKE2b": lambda: Lineage.of(names), "xxh3": fast}
-    laps = alternate(arms, rounds)
-    correct = len({Lineage.of(names[:n]).key for n in range(50)}) == 50
-    return [
-        {
-            "part": "identity",
-            "hash": arm,
-            "link_us": round(statistics.median(times) * 1e3 / links, 3),
-            "correct": correct,
-        }
-        for arm, times in laps.items()
-    ]
 
 
 def codecs(windows: int, size: int = 640) -> list[dict[str, Any]]:
