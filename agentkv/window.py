@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from agentkv_orchestrator.bring_back import with_bring_back
 from agentkv_orchestrator.explain import Format, explain
 from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.policy import Policy
-from agentkv_orchestrator.undo import with_bring_back
 from agentkv_orchestrator.window import WindowGraph
 
 from agentkv.audit import Audit, audit
@@ -67,8 +67,8 @@ class Window(Edits):
         self.last_answer: Handle | None = None
 
     def plan(self, headroom: int = 0) -> Plan:
-        """What `commit` would do now; nothing is carried out. Its evictions say what it would take to undo
-        them at once.
+        """What `commit` would do now; nothing is carried out. Its evictions say what it would take to
+        take them back at once.
 
         headroom: rows to leave free behind the window. Raises TooLong when it does not fit.
         """

@@ -4,9 +4,9 @@
 
 The documents are heads of READMEs; which of them a turn finds, and in which order, comes from the generated
 loops `rerank` and `retrieval`. All arms play every turn in the same run, in turn; each has an engine of its
-own. The question is asked in a fork, so that it leaves nothing behind. Time is that of the commit (moves,
-loads and prefill, planning included) and of settling (forming canonicals and patches). Every finished turn is
-written.
+own. The question is asked in a fork, so that it leaves nothing behind. Time is the processor's, of the commit
+(moves, loads and prefill, planning included) and of settling (forming canonicals and patches). Every finished
+turn is written.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Arm:
         self._handles: dict[str, Handle] = {}
 
     def turn(self, found: Sequence[str]) -> dict[str, float]:
-        """Show these documents, then settle; milliseconds and predicted KL."""
+        """Show these documents, then settle; milliseconds of the processor and predicted KL."""
         window, live = self.window, {e.handle.id for e in self.window.content.live()}
         for name, handle in self._handles.items():
             if name not in found and handle.id in live:
@@ -71,11 +71,11 @@ class Arm:
                 window.recall(handle)
         if self._order is not None:
             window.reorder([self._handles[name] for name in self._order(found, self._draw)])
-        since = time.perf_counter()
+        since = time.process_time()
         plan = window.commit()
-        committed = time.perf_counter()
+        committed = time.process_time()
         window.settle()
-        settled = time.perf_counter()
+        settled = time.process_time()
         return {
             "commit_ms": (committed - since) * 1e3,
             "settle_ms": (settled - committed) * 1e3,

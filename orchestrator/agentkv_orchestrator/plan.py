@@ -147,8 +147,8 @@ class Evict(_LiveOp):
     op: Literal["evict"] = "evict"
     row: int
     bring_back_ms: float | None = None
-    """What it would take to put the chunk back where it stood, were the plan undone at once; None where
-    nobody asked (`undo.with_bring_back`)."""
+    """What it would take to put the chunk back where it stood, were the plan taken back at once; None where
+    nobody asked (`bring_back.with_bring_back`)."""
     bring_back_kl: float | None = None
 
     @model_serializer(mode="wrap")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from agentkv_orchestrator.bring_back import taken_back, with_bring_back
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.eviction import LRU
 from agentkv_orchestrator.plan import Evict, Plan
@@ -12,7 +13,6 @@ from agentkv_orchestrator.planner import after, make_plan
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.simulation.shape import Shape
 from agentkv_orchestrator.simulation.shelf import Shelf
-from agentkv_orchestrator.undo import undo, with_bring_back
 from agentkv_orchestrator.window import Frame, WindowGraph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,7 +115,7 @@ def test_a_plan_without_evictions_is_left_as_it_is() -> None:
     assert bench.promised([a]) == plan
     bench.go([a])
     plan = bench.plan([a])
-    back = undo(plan, bench.graph, [a], bench.shelf, bench.costs, bench.policy, ROWS)
+    back = taken_back(plan, bench.graph, [a], bench.shelf, bench.costs, bench.policy, ROWS)
     assert back.predicted_ms == 0
 
 

@@ -1,4 +1,4 @@
-"""What a plan would cost to take back: an eviction is wrong only by what it takes to undo it."""
+"""What a plan would cost to take back: an eviction is wrong by no more than that."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from .residency import Context, FrozenResidency, Residency, Resident
 from .window import WindowGraph
 
 
-def undo(
+def taken_back(
     plan: Plan,
     graph: WindowGraph,
     wanted: Sequence[Wanted],
@@ -40,12 +40,12 @@ def with_bring_back(
     policy: Policy,
     max_rows: int,
 ) -> Plan:
-    """`plan`, whose evictions say what the plan that undoes it would spend on each of them."""
+    """`plan`, whose evictions say what the plan that takes it back would spend on each of them."""
     if not any(isinstance(op, Evict) for op in plan.ops):
         return plan
     ms: dict[int | None, float] = defaultdict(float)
     kl: dict[int | None, float] = defaultdict(float)
-    for op in undo(plan, graph, wanted, residency, costs, policy, max_rows).ops:
+    for op in taken_back(plan, graph, wanted, residency, costs, policy, max_rows).ops:
         ms[op.uid] += op.ms
         kl[op.uid] += op.kl
     ops = tuple(
