@@ -150,7 +150,6 @@ def main() -> None:
         "hardware": hardware(),
         "threads": args.threads,
         "document_tokens": args.tokens,
-        "clock": dict.fromkeys(args.loops, "processor"),
         "kl_budget": args.budget,
         "seed": args.seed,
         "loops": {},

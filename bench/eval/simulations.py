@@ -59,7 +59,6 @@ def placement() -> Table:
     header = [
         "loop",
         "turns",
-        "clock",
         "order",
         "commit",
         "settle",
@@ -80,7 +79,6 @@ def placement() -> Table:
                 [
                     loop,
                     str(len(own)),
-                    state["clock"][loop],
                     arm,
                     f"{_mean(own, 'commit_ms'):.0f} ms",
                     f"{_mean(own, 'settle_ms'):.0f} ms",
