@@ -7,6 +7,7 @@ behind it, and refreshing a dependent before what it depends on is worth nothing
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 from typing import Any, NamedTuple
 
 from .knapsack import Options, over
@@ -47,9 +48,14 @@ def inheritable(chosen: Sequence[Candidate], shares: Sequence[float]) -> list[fl
     """By chunk, the KL that it is computed with, if it is computed, because of what stands in front of it."""
     found, front = [], 0.0
     for c, share in zip(chosen, shares, strict=True):
-        found.append(round(share * front, 6) if front else 0.0)
+        found.append(_inherits(share, front))
         front += c.kl + found[-1] * c.computes
     return found
+
+
+def _inherits(share: float, front: float) -> float:
+    """Rounded up, as plans carry six digits and must not exceed a budget by rounding."""
+    return ceil(share * front * 1e6) / 1e6 if front else 0.0
 
 
 def total_kl(chosen: Sequence[Candidate], shares: Sequence[float]) -> float:
@@ -135,7 +141,7 @@ def searched(
 
 def _with(s: _State, c: Candidate, share: float, starts: Starts) -> _State:
     once = starts.forward * (c.computes and not s.computes) + starts.mend * (c.mends and not s.mends)
-    kl = s.kl + (share * s.kl if c.computes else c.kl)
+    kl = s.kl + (_inherits(share, s.kl) if c.computes else c.kl)
     return _State(kl, s.price + c.price + once, s.computes or c.computes, s.mends or c.mends, (c, s.picks))
 
 

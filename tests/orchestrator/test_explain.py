@@ -85,10 +85,20 @@ def test_text_begins_with_what_was_slow_and_why(plan: Plan) -> None:
     assert lines[0] == "  the edit: left: a#2; came: d#5"
     assert lines[1].startswith("  100% of 31.25 ms: prefill of d#5 (20 tokens): nothing is held for it")
     off = [x for x in lines if "of KL" in x]
-    assert off[0].startswith("  76% of KL 0.0325: keep of b#3, c#4 (40 tokens): in front: 1 chunk left")
-    assert off[1].startswith(
-        "  24% of KL 0.0325: prefill of d#5 (20 tokens): inherited from what is off in front"
+    assert len(off) == 1  # what is asked inherits nothing
+    assert off[0].startswith(
+        f"  100% of KL {plan.predicted_kl:.3g}: keep of b#3, c#4 (40 tokens): in front: 1 chunk"
     )
+
+
+def test_text_says_what_is_inherited() -> None:
+    """x is computed behind b, which is off, and y is asked behind both."""
+    session = Session()
+    session.go([session.place(name, 20) for name in "sab"])
+    s, _, b = session.wanted
+    text = session.plan([s, b, session.place("x", 20), session.place("y", 20)]).explain()
+    line = next(x for x in text.splitlines() if "inherited" in x)
+    assert "prefill of x#4 (20 tokens): inherited from what is off in front" in line
 
 
 def recomputed(policy: Policy) -> Plan:

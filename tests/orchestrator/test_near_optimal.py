@@ -91,7 +91,7 @@ def gap(random: Random) -> float | None:
     options = [candidates(site) for site in sites]
     if prod(map(len, options)) > COMBINATIONS:
         return None
-    asked, shares = {w.uid for w in wanted}, _shares(wanted, graph)
+    asked, shares = {w.uid for w in wanted}, _shares(sites)
     leaving = sum(op.ms for op in plan.ops if isinstance(op, Stash) and op.uid not in asked)
     best = least(options, shares, policy.kl_budget, _starts(options, costs)) + leaving
     assert plan.predicted_ms >= best - 1e-3 * (1 + len(options))  # figures are rounded

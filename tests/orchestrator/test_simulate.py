@@ -119,7 +119,8 @@ def test_llama_cpp_survives_deletions_only() -> None:
 def test_a_hole_is_moved_over_by_llama_cpp_and_by_agentkv() -> None:
     made = trace("s a b c d e f g", "s b c d e f g")
     assert arm(made, "llama.cpp").recomputed_tokens == 800
-    assert arm(made, "agentkv balanced").recomputed_tokens == 800
+    assert arm(made, "agentkv fast").recomputed_tokens == 800
+    assert 800 <= arm(made, "agentkv balanced").recomputed_tokens < 800 + 600  # what the budget asks for
     assert arm(made, "prefix cache").recomputed_tokens == 800 + 600
 
 
