@@ -33,8 +33,8 @@ class Audit:
     answer; greedy agreement after that.
 
     kl: mean over the question's tokens. agreement: share of the re-prefill's greedy tokens that the window
-    repeats before the first difference. blame: messages in front of the question, worst first (empty when
-    not asked for).
+    repeats before the first difference. predicted: the bound that the planner had for kl. blame: messages in
+    front of the question, worst first (empty when not asked for).
     """
 
     kl: float
@@ -43,11 +43,13 @@ class Audit:
     tokens: int
     reprefill_ms: float
     window_ms: float
+    predicted: float
     blame: tuple[Blame, ...] = field(default=())
 
     def __str__(self) -> str:
         lines = [
             f"KL(re-prefill ‖ window) {self.kl:.4g} nats over {len(self.kl_per_token)} tokens, "
+            f"predicted to stay below {self.predicted:.4g}, "
             f"greedy agreement {self.agreement:.0%}, window of {self.tokens} tokens",
             f"re-prefill {self.reprefill_ms:.0f} ms, the question over the window {self.window_ms:.0f} ms",
         ]
@@ -62,7 +64,8 @@ def divergence(reference: Tensor, other: Tensor) -> Tensor:
 
 
 def audit(window: Window, question: Handle | None, new_tokens: int, attribute: bool) -> Audit:
-    """See `Window.audit`. Raises InvalidInput when nothing stands in front of the question."""
+    """See `Window.audit`. Raises InvalidInput when nothing stands in front of the question, BadCorrection
+    when the result cannot be kept."""
     engine, kv = window.engine, window.kv
     first, last, kind = _span(window, question)
     runs = window.runs(upto=last)
@@ -85,7 +88,10 @@ def audit(window: Window, question: Handle | None, new_tokens: int, attribute: b
     new_tokens = min(new_tokens, engine.layout.max_positions - max(end, behind.first))
     agreement = _agreement(window, Overlay(exact, end), behind, truth, seen, found, new_tokens)
     blame = _blame(window, exact, asked, first, truth, float(kl.mean())) if attribute else ()
-    return Audit(float(kl.mean()), tuple(kl.tolist()), agreement, end, reprefill_ms, window_ms, blame)
+    mean, predicted = float(kl.mean()), window.error_in_front(first)
+    if not any(p.clean for p in window.graph.placements):  # what was asked for is no error of the books
+        engine.heard(predicted, mean)
+    return Audit(mean, tuple(kl.tolist()), agreement, end, reprefill_ms, window_ms, predicted, blame)
 
 
 def _moved(run: Run, kv: WindowKV) -> Run:

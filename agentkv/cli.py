@@ -123,20 +123,12 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="The cost table for Engine.from_pretrained(costs=...) (default: diagnose-MODEL.costs.json).",
-            show_default=False,
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the file of the run, not a table.")] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Draw the figures: a .png or .svg file.")
     ] = None,
 ) -> None:
-    """Measure what reuse costs on your own model and texts, and write a cost table for the planner.
+    """Measure what reuse costs on your own model and texts.
 
     Checks first that moving and patching is exact where it has to be; no number is printed when that fails.
     Ctrl-C keeps the windows that are finished, and the same command goes on from there.
@@ -145,7 +137,7 @@ def diagnose(
     from agentkv.diagnose.command import diagnose as run
 
     options = Options(
-        model, tuple(data or ()), windows, chunk_tokens, chunks, seed, threads, device, out, calibration, plot
+        model, tuple(data or ()), windows, chunk_tokens, chunks, seed, threads, device, out, plot
     )
     try:
         run(Console(), options, as_json)
@@ -155,6 +147,48 @@ def diagnose(
 
 
 app.command()(plan)
+
+
+@app.command()
+def calibrate(
+    model: ModelOption = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="A text file, or a folder of them; may be given several times. Source code, JSON and logs "
+            "count as kinds of their own (default: texts of installed packages).",
+            show_default=False,
+        ),
+    ] = None,
+    windows: Annotated[int, typer.Option(min=4, help="Windows to measure.")] = 96,
+    seed: Annotated[int, typer.Option(help="Decides which pieces of text stand in which window.")] = 0,
+    threads: ThreadsOption = None,
+    device: Annotated[str, typer.Option(help="Where the model runs, as torch calls it.")] = "cpu",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The calibration, for Engine.from_pretrained(costs=...). Beside it lie the windows it is "
+            "made of, from which a run goes on (default: calibration-MODEL.json).",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the calibration, not a table.")] = False,
+) -> None:
+    """Measure what ops take on this machine and what they cost in KL on your model, for the planner.
+
+    The error model is fitted on some texts, bounded on others and judged on a third part. Ctrl-C keeps the
+    windows that are finished, and the same command goes on from there.
+    """
+    from agentkv.calibrate.command import Options
+    from agentkv.calibrate.command import calibrate as run
+
+    try:
+        run(Console(), Options(model, tuple(data or ()), windows, seed, threads, device, out), as_json)
+    except KeyboardInterrupt:
+        typer.echo("agentkv: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,5 +36,8 @@ class EngineConfig(BaseModel):
     sink_text: str | None = None
     """Text in front of every canonical; by default the head of a system message, or BOS, or a line of
     text."""
+    corrections: Path | None = None
+    """Folder in which what audits find out about predicted KL is kept, by tenant; None: only as long as the
+    engine."""
     first_rows: int = Field(default=1024, ge=64)
     """Rows a new window starts with; it grows by itself."""

@@ -22,6 +22,7 @@ from agentkv.backends.base import Backend
 from agentkv.backends.torch import TorchBackend
 from agentkv.backends.triton import TritonBackend
 from agentkv.config import EngineConfig
+from agentkv.corrections import Corrections
 from agentkv.errors import ClosedError, NothingStored
 from agentkv.executor import Executor
 from agentkv.forward import Runner
@@ -63,7 +64,11 @@ class Engine:
         self.lead = self._lead()
         store = store if store is not None else MemoryStore(config.store_bytes)
         self.store: Store = of_tenant(store, config.tenant, config.share_canonicals)
-        self.costs = costs if costs is not None else CostTable.shipped()
+        self.calibration = (costs if costs is not None else CostTable.shipped()).at_rank(config.patch_rank)
+        self.corrections = Corrections(
+            config.corrections, config.tenant, loaded.fingerprint, self.calibration.kl.digest
+        )
+        self.costs = self.calibration.corrected(self.corrections.current.factor)
         self.runner = Runner(loaded.model, self.layout.axes)
         self.tower = tower_of(loaded.model, loaded.processor, vision, self.runner.lock)
         self.vocabulary = loaded.model.get_input_embeddings().num_embeddings
@@ -242,6 +247,12 @@ class Engine:
         return residency(
             self.store, {chunk: tokens for chunk, tokens in lengths.items() if tokens is not None}
         )
+
+    def heard(self, predicted: float, measured: float) -> None:
+        """An audit's result, in nats: later plans are priced by what it says of the bound. Raises
+        BadCorrection."""
+        found = self.corrections.heard(predicted, measured, self.calibration.kl.level)
+        self.costs = self.calibration.corrected(found.factor)
 
     def adopt(self, window: Window) -> Window:
         """Keep track of a window, so that `close` closes it."""

@@ -89,6 +89,10 @@ class BrokenModelCache(AgentKVError):
     """Files of the embedded model that are damaged and could not be rebuilt."""
 
 
+class BadCorrection(AgentKVError):
+    """A file of corrections that is damaged, was written for somebody else, or cannot be written."""
+
+
 class ClosedError(AgentKVError):
     """A call on a window, a store or an engine that was closed."""
 

@@ -1,65 +1,66 @@
-"""Write the cost table that the orchestrator ships: ``python -m bench.costs``.
+"""Write the cost table that the orchestrator ships: ``python -m bench.costs [--windows N] [--keep-times]``.
 
-KL figures come from bench/results/quality_smollm2.json, times are measured here on the embedded model.
+It is what `agentkv calibrate` makes of the embedded model and the packages installed here, with the table
+that came before as one more baseline. The windows are in bench/results/calibration_smollm2.json; more are
+added to those that are there.
 """
 
 from __future__ import annotations
 
-import json
-from datetime import date
+import argparse
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import torch
-from agentkv_orchestrator.cost import CostTable
+from agentkv_orchestrator.cost import CostTable, Evaluation
+from rich.console import Console
 
 from agentkv import Engine
-from agentkv.calibrate import Errors, Stale, hardware, times
+from agentkv.calibrate import fit, judge, texts
+from agentkv.calibrate.baselines import BASELINES
+from agentkv.calibrate.command import collect, made, save, timed
+from agentkv.calibrate.report import Measurements
+from agentkv.calibrate.terminal import show
+from bench.eval.deciles import Deciles
 
-RESULTS = Path(__file__).parent / "results"
-
-
-def errors() -> Errors:
-    """KL of every window of the quality run, by method."""
-    windows = json.loads((RESULTS / "quality_smollm2.json").read_text())["windows"]
-
-    def column(operation: str, arm: str = "keep + R") -> list[float]:
-        return [w[operation][arm]["kl"] for w in windows]
-
-    slide = "slide, 1 of 5 leaves"
-    return Errors(
-        slide=[Stale(0.2, column(slide)), Stale(0.4, column("slide, 2 of 5 leave"))],
-        # The two behind the hole are stale, of the four that stay; the four behind an insertion, of five.
-        hole=[Stale(0.2, column("hole, the third of 5 leaves"), affected=0.5)],
-        inserted=[Stale(0.2, column("an antecedent re-inserted in front"), affected=0.8)],
-        permuted=column("a set of three permuted"),
-        canonical=column("recall at the tail", "rotate"),
-        patch=column("recall at the tail", "energy 32 in bf16 (half the bytes)"),
-        orbit=column(
-            "three predecessors permuted, the last chunk only", "orbit patch 32, target order held out"
-        ),
-        removal=column(slide, "keep + R + removal patch 32"),
-    )
+RUN = Path(__file__).parent / "results" / "calibration_smollm2.json"
+TABLE = Path(str(resources.files("agentkv_orchestrator").joinpath("data", "smollm2-135m-cpu.json")))
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def main() -> None:
-    with Engine.from_pretrained() as engine:
-        table = CostTable(
-            model="HuggingFaceTB/SmolLM2-135M-Instruct",
-            hardware=hardware(),
-            threads=torch.get_num_threads(),
-            measured_on=date.today().isoformat(),
-            note="Written by python -m bench.costs. KL: the ninth decile over windows of five 256-token "
-            "documents. load and place_canonical do what rotate does, orbit and removal patches what a patch "
-            "does, form_canonical what a prefill does; they share its figures.",
-            ms=times(engine),
-            kl=errors().table(),
-        )
-    text = table.model_dump_json(indent=2)
-    Path(str(resources.files("agentkv_orchestrator").joinpath("data", "smollm2-135m-cpu.json"))).write_text(
-        text + "\n"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    print(text)
+    parser.add_argument("--windows", type=int, default=0, help="measure until there are so many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, help="to time with")
+    parser.add_argument("--keep-times", action="store_true", help="do not time the ops again")
+    args = parser.parse_args()
+    with Engine.from_pretrained() as engine:
+        if args.windows:
+            torch.set_num_threads(1)
+            collect(engine, texts.installed(), RUN, args.windows, args.seed, partial(print, flush=True))
+        run = Measurements.model_validate_json(RUN.read_bytes())
+        if not args.keep_times:
+            if args.threads:
+                torch.set_num_threads(args.threads)
+            run = save(RUN, timed(engine, run))
+    table = made(run, {**BASELINES, "ninth deciles": Deciles()})
+    table = table.model_copy(update={"model": MODEL, "evaluation": with_deciles(table, run)})
+    TABLE.write_text(table.model_dump_json(indent=2) + "\n")
+    show(Console(), table, TABLE)
+
+
+def with_deciles(table: CostTable, run: Measurements) -> Evaluation | None:
+    """The evaluation, and how the deciles did without a bound of their own: as plans were made with them."""
+    if table.evaluation is None:
+        return None
+    unseen = fit.rows([w for w in run.windows if w.part == "judge"])
+    plain = judge.judged(Deciles()(unseen), 1.0, unseen)
+    others = {**table.evaluation.others, "ninth deciles, as they stood": plain}
+    return table.evaluation.model_copy(update={"others": others})
 
 
 if __name__ == "__main__":

@@ -16,13 +16,14 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from bench.eval import diagnoses, models, policies, repair, simulations, stores, window_tables
+from bench.eval import calibration, diagnoses, models, policies, repair, simulations, stores, window_tables
 from bench.eval import tables as evals
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 FILES = (
     "README.md",
+    "docs/calibration.md",
     "docs/families.md",
     "docs/performance.md",
     "docs/placement.md",
@@ -362,6 +363,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "simulation_speed": lambda: markdown(*simulations.speed()),
     "placement": lambda: markdown(*simulations.placement()),
     "placement_run": simulations.placement_run,
+    "calibration_trust": lambda: markdown(*calibration.trust()),
+    "calibration_errors": lambda: markdown(*calibration.errors()),
+    "calibration_edits": lambda: markdown(*calibration.edits()),
+    "calibration_prices": lambda: markdown(*calibration.prices()),
     "diagnosis_repair": lambda: markdown(*diagnoses.repair()),
     "diagnosis_depth": lambda: markdown(*diagnoses.depth()),
     "diagnosis_tokens": lambda: markdown(*diagnoses.tokens()),

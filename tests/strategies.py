@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from agentkv_orchestrator.chunks import Chunk, Ids
-from agentkv_orchestrator.cost import KL, CostTable, Mended, Point, Time
+from agentkv_orchestrator.cost import CostTable, Time
+from agentkv_orchestrator.errors_model import Curve, ErrorModel, Mended
 from agentkv_orchestrator.policy import Policy
 from hypothesis import strategies as st
 
@@ -25,15 +26,23 @@ COSTS = CostTable(
         "form_canonical": Time(base=10, per_token=1, per_token_row=0.001),
         "form_patch": Time(base=50),
     },
-    kl=KL(
-        slide=(Point(share=0.2, kl=0.01), Point(share=0.4, kl=0.03)),
-        hole=(Point(share=0.2, kl=0.02, affected=0.5),),
-        inserted=(Point(share=0.2, kl=0.01),),
-        permuted=0.02,
-        canonical=0.05,
-        patch=0.002,
-        orbit=0.008,
+    kl=ErrorModel(
+        level=0.9,
+        bound=1.0,
+        slide=Curve(scale=0.016, power=1),
+        hole=Curve(scale=0.05, power=1),
+        inserted=Curve(scale=0.04, power=1),
+        recalled=Curve(scale=0.04, power=1),
+        reordered=0.02,
+        canonical=0.15,
+        patch=0.004,
+        orbit=0.01,
         removal=0.15,
+        rank=32,
+        rank_power=1.0,
+        first=0.004,
+        near=1e9,  # so far that distance does not matter: a chunk weighs its share of the tokens
+        kinds={},
     ),
 )
 MENDING = COSTS.model_copy(

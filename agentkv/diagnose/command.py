@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from agentkv.calibrate import hardware, times
+from agentkv.calibrate import hardware
 from agentkv.demo.output import require_writable, write_whole
 from agentkv.demo.picture import require_plot
 from agentkv.demo.session import progress_on, quiet, torch_threads
@@ -18,9 +18,9 @@ from agentkv.diagnose import documents, gates
 from agentkv.diagnose.measure import TRAIN, Texts, measure, sample, train
 from agentkv.diagnose.picture import draw
 from agentkv.diagnose.probe import Probe
-from agentkv.diagnose.report import Diagnosis, Settings, Slot, Subject
+from agentkv.diagnose.report import Diagnosis, Settings, Subject
 from agentkv.diagnose.state import resume, save
-from agentkv.diagnose.summary import cost_table, summarise
+from agentkv.diagnose.summary import summarise
 from agentkv.diagnose.terminal import show
 from agentkv.engine import Engine
 from agentkv.errors import InvalidInput
@@ -35,8 +35,8 @@ Told = Callable[[str, int], object]
 @dataclass(frozen=True)
 class Options:
     """What a run is asked for. model: a directory or hub id (None: the embedded one). data: files and folders
-    (none: READMEs of installed packages). chunk_tokens: markers included. out, calibration: None takes names
-    that come from the model's."""
+    (none: READMEs of installed packages). chunk_tokens: markers included. out: None takes a name that comes
+    from the model's."""
 
     model: str | None = None
     data: tuple[Path, ...] = ()
@@ -47,16 +47,11 @@ class Options:
     threads: int | None = None
     device: str = "cpu"
     out: Path | None = None
-    calibration: Path | None = None
     plot: Path | None = None
 
     @property
     def out_path(self) -> Path:
         return self.out or Path(f"diagnose-{self._model_name()}.json")
-
-    @property
-    def calibration_path(self) -> Path:
-        return self.calibration or self.out_path.with_suffix(".costs.json")
 
     def _model_name(self) -> str:
         name = Path(self.model).expanduser().name if self.model else embedded.NAME
@@ -89,7 +84,7 @@ def diagnose(console: Console, options: Options, as_json: bool = False) -> Diagn
     if as_json:
         console.file.write(found.model_dump_json() + "\n")
     else:
-        show(console, found, summary, options.out_path, options.calibration_path)
+        show(console, found, summary, options.out_path)
     return found
 
 
@@ -118,7 +113,7 @@ def _judge(options: Options) -> None:
             expected="a device that torch can use here",
             do="leave --device out for the CPU",
         ) from error
-    for path in (options.out_path, options.calibration_path, options.plot):
+    for path in (options.out_path, options.plot):
         if path is not None:
             require_writable(path)
     if options.plot is not None:
@@ -141,7 +136,7 @@ def run(
     told: Told,
     shown: Texts | None = None,
 ) -> Diagnosis:
-    """All windows that are asked for and not in ``options.out_path`` yet, and the cost table.
+    """All windows that are asked for and not in ``options.out_path`` yet.
 
     texts: (name, text). shown: how a piece of one becomes a chunk; None shows it as it is. Raises as
     `diagnose` does.
@@ -149,7 +144,7 @@ def run(
     shape, path = shown or Texts(engine, options.chunk_tokens), options.out_path
     pool = documents.tokenised(shape.encode, texts, shape.body)
     measured, training = documents.split(pool, options.chunks, options.seed)
-    found = resume(path, _fresh(engine, options, pool))
+    found = resume(path, _fresh(engine, options, pool), "agentkv diagnose")
     longest = max(map(len, shape.questions))
     probe = Probe(engine, len(engine.sink) + options.chunks * options.chunk_tokens + longest)
     sizes = (options.chunks, shape.body, options.seed)
@@ -160,38 +155,22 @@ def run(
     if len(found.windows) < options.windows:
         told("pooling a shared basis", len(found.windows))
         basis = train(probe, shape, documents.windows(training, TRAIN, *sizes))
-        found = found.model_copy(update={"times": None})
         for index in range(len(found.windows), options.windows):
             told("measuring", index)
             record = measure(sample(probe, shape, chosen[index], index), basis, chosen[index], index)
             found = save(path, found.model_copy(update={"windows": (*found.windows, record)}))
-    if found.times is None:
-        told("timing", len(found.windows))
-        found = save(path, found.model_copy(update={"times": times(engine), "hardware": hardware()}))
-    table = cost_table(found, found.times or {}).model_dump_json(indent=2) + "\n"
-    write_whole(options.calibration_path, lambda scratch: scratch.write_text(table, encoding="utf-8"))
     return found
 
 
 def _fresh(engine: Engine, options: Options, pool: Sequence[documents.Document]) -> Diagnosis:
     """A run without a window, of this model with these settings."""
-    loaded, layout = engine.loaded, engine.layout
-    slots = (Slot(name=s.name, heads=s.heads, dim=s.dim, rotates=s.rope is not None) for s in layout.slots)
-    dtype = str(loaded.dtype).removeprefix("torch.")
     return Diagnosis(
-        model=Subject(
-            name=loaded.name,
-            fingerprint=loaded.fingerprint,
-            dtype=dtype,
-            layers=layout.layers,
-            slots=tuple(slots),
-            token_bytes=layout.token_bytes(loaded.dtype),
-        ),
+        model=Subject.of(engine),
         settings=Settings(
             chunk_tokens=options.chunk_tokens,
             chunks=options.chunks,
             seed=options.seed,
-            device=str(loaded.device),
+            device=str(engine.loaded.device),
             threads=torch.get_num_threads(),
             documents=len(pool),
             digest=documents.digest(pool),

@@ -93,9 +93,15 @@ class Probe:
 
     def logits(self, window: Sequence[Placed], question: Ids) -> Tensor:
         """``[T, vocab]``: next-token logits of the question, teacher-forced behind the window."""
-        row = self._put(window)
-        self._kv.end = row + len(question)
-        return self.backend.prefill(self._kv, [Run(row, question)], keep=len(question))
+        return self.answers(window, [question])[0]
+
+    def answers(self, window: Sequence[Placed], questions: Sequence[Ids]) -> list[Tensor]:
+        """As `logits`, for several questions, each of them directly behind the window."""
+        row, found = self._put(window), list[Tensor]()
+        for question in questions:
+            self._kv.end = row + len(question)
+            found.append(self.backend.prefill(self._kv, [Run(row, question)], keep=len(question)))
+        return found
 
     def _put(self, window: Sequence[Placed]) -> int:
         """Write the blocks one behind the other; the row behind them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from agentkv_orchestrator.cost import Time, Timed
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentkv.diagnose.edits import Edit
+
+if TYPE_CHECKING:
+    from agentkv.engine import Engine
 
 
 class _Frozen(BaseModel):
@@ -32,6 +34,22 @@ class Subject(_Frozen):
     layers: int
     slots: tuple[Slot, ...]
     token_bytes: int
+
+    @classmethod
+    def of(cls, engine: Engine) -> Subject:
+        """The engine's model."""
+        loaded, layout = engine.loaded, engine.layout
+        slots = (
+            Slot(name=s.name, heads=s.heads, dim=s.dim, rotates=s.rope is not None) for s in layout.slots
+        )
+        return cls(
+            name=loaded.name,
+            fingerprint=loaded.fingerprint,
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            layers=layout.layers,
+            slots=tuple(slots),
+            token_bytes=layout.token_bytes(loaded.dtype),
+        )
 
 
 class Settings(_Frozen):
@@ -132,14 +150,12 @@ class Summary(_Frozen):
 
 
 class Diagnosis(_Frozen):
-    """The file of a run, and what ``--json`` prints. summary: null before the first window; times: null
-    before the last."""
+    """The file of a run, and what ``--json`` prints. summary: null before the first window."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     model: Subject
     settings: Settings
     hardware: str
     gates: dict[str, Gate] = Field(default_factory=dict)
     windows: tuple[WindowRecord, ...] = ()
     summary: Summary | None = None
-    times: dict[Timed, Time] | None = None

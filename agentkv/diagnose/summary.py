@@ -1,18 +1,13 @@
-"""From windows to figures: means and η with their intervals, and the cost table that the planner reads."""
+"""From windows to figures: means and η with their intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from datetime import date
 
 import numpy as np
-from agentkv_orchestrator.cost import CostTable, Time, Timed
 
-from agentkv.calibrate import Errors, Stale
-from agentkv.diagnose.pair import RANK
 from agentkv.diagnose.report import (
-    Diagnosis,
     EditFigures,
     Figure,
     Rank,
@@ -83,36 +78,6 @@ def functional_rank(windows: Windows) -> Rank:
     value, low, high = bootstrap(place, data)
     named = dict(enumerate(ranks))
     return Rank(value=named.get(int(value)), low=named.get(math.floor(low)), high=named.get(math.ceil(high)))
-
-
-def cost_table(found: Diagnosis, times: dict[Timed, Time]) -> CostTable:
-    """What `Engine.from_pretrained(..., costs=)` takes, from a diagnosis with at least one window."""
-    windows, count = found.windows, found.settings.chunks
-    hole = count // 2  # as many stand in front of it
-
-    def edit(name: str) -> list[float]:
-        return [w.edits[name].keep for w in windows]
-
-    errors = Errors(
-        slide=[Stale(1 / count, edit("slide_1")), Stale(2 / count, edit("slide_2"))],
-        hole=[Stale(1 / count, edit("hole"), affected=(count - 1 - hole) / (count - 1))],
-        inserted=[Stale(1 / count, edit("insert"), affected=(count - 1) / count)],
-        permuted=edit("reorder"),
-        canonical=[w.blind for w in windows],
-        patch=[w.rank[RANK] for w in windows],
-        orbit=[w.orbit for w in windows],
-        removal=[w.removal for w in windows],
-    )
-    return CostTable(
-        model=found.model.name,
-        hardware=found.hardware,
-        threads=found.settings.threads,
-        measured_on=date.today().isoformat(),
-        note=f"Written by agentkv diagnose. KL: the ninth decile over {len(windows)} windows of {count} "
-        f"chunks of {found.settings.chunk_tokens} tokens.",
-        ms=times,
-        kl=errors.table(),
-    )
 
 
 def _mean(samples: Iterable[float]) -> Figure:

@@ -117,21 +117,14 @@ def table(found: Diagnosis, summary: Summary) -> Table:
     return grid
 
 
-def show(console: Console, found: Diagnosis, summary: Summary, out: Path, calibration: Path) -> None:
-    """The table, where everything lies, and how to use the cost table."""
+def show(console: Console, found: Diagnosis, summary: Summary, out: Path) -> None:
+    """The table, and where everything lies."""
     console.print(table(found, summary))
     count = found.settings.threads
     where = f"{found.hardware}, {count} thread{'' if count == 1 else 's'}"
     console.print(f"{len(found.gates)} gates passed. {where}", style="dim", highlight=False)
     console.print(f"All figures: {out}", highlight=False, soft_wrap=True)
-    console.print(
-        f"Cost table for the planner: {calibration}\n"
-        "  from agentkv_orchestrator.cost import CostTable\n"
-        f"  Engine.from_pretrained(..., costs=CostTable.load(Path({str(calibration)!r})))",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print("Costs for the planner: agentkv calibrate", highlight=False)
 
 
 def sparkline(values: tuple[float, ...], cells: int = 24) -> str:

@@ -8,7 +8,6 @@ A run that was stopped goes on where it was. "qwen", "qwen_mha" and "qwen_mla" a
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -46,12 +45,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     texts = list(documents.readmes())
     for name in args.only:
-        with tempfile.TemporaryDirectory() as scratch, Engine(MODELS[name](), EngineConfig()) as engine:
-            options = Options(
-                windows=args.windows,
-                out=args.out / f"diagnose_{name}.json",
-                calibration=Path(scratch) / "costs.json",
-            )
+        with Engine(MODELS[name](), EngineConfig()) as engine:
+            options = Options(windows=args.windows, out=args.out / f"diagnose_{name}.json")
             run(engine, options, texts, partial(say, name))
 
 

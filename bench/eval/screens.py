@@ -10,7 +10,6 @@ treats image chunks of a model that can read them, not how a large one would.
 import argparse
 import os
 import random
-import tempfile
 import textwrap
 from dataclasses import replace
 from functools import partial
@@ -77,15 +76,11 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.set_num_threads(args.threads)
     loaded = replace(hf.load(qwen_coder.ensure()), name=vlm.NAME)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        Engine(loaded, EngineConfig(), vision=vlm.load()) as engine,
-    ):
+    with Engine(loaded, EngineConfig(), vision=vlm.load()) as engine:
         options = Options(
             windows=args.windows,
             chunk_tokens=LENGTH,
             out=args.out / "diagnose_qwen_screens.json",
-            calibration=Path(scratch) / "costs.json",
         )
         run(engine, options, list(documents.readmes()), partial(say, "screens"), Screens(engine))
 

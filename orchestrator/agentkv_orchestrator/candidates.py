@@ -54,11 +54,11 @@ def removal(site: Site) -> Candidate | None:
     standing = keep(site) or rotate(site)
     if standing is None:
         return None
-    kl = site.stale * site.costs.kl.removal + site.heard + site.hearsay(key)
+    left = site.stale * site.costs.kl.removal
+    kl = left + site.heard + site.hearsay(key)
     reason = f"a removal patch is stored for {count(site.change.lost)} that left"
     moved = standing.steps[0]._replace(kl=0.0)
-    left = site.stale * site.costs.kl.removal / site.weight
-    fields = {"before": before, "after": site.context, "leaves": left}
+    fields = {"before": before, "after": site.context, "leaves": left / site.weight}
     applied = site.step(ApplyRemoval, "apply_removal", reason, kl, **fields)
     return site.candidate(moved, applied)
 
@@ -79,11 +79,9 @@ def patch(site: Site) -> Candidate | None:
     if found is None:
         return None
     context, kl, why = found
-    kl += site.weight * site.costs.kl.patch
-    left = site.costs.kl.patch
-    applied = site.step(
-        ApplyPatch, "apply_patch", f"a patch is stored {why}", kl, context=context, leaves=left
-    )
+    left = site.costs.kl.patched(site.where)
+    fields = {"context": context, "leaves": left / site.weight}
+    applied = site.step(ApplyPatch, "apply_patch", f"a patch is stored {why}", kl + left, **fields)
     return site.candidate(_placed(site, "base of the patch"), site.fetched(applied, "patch", context))
 
 
@@ -94,20 +92,20 @@ def orbit(site: Site) -> Candidate | None:
     key = set_key(site.front)
     if key not in site.resident.orbits:
         return None
-    kl = site.weight * site.costs.kl.orbit + site.hearsay(key)
+    left = site.costs.kl.orbited(site.where)
+    kl = left + site.hearsay(key)
     reason = f"a patch is stored for the {count(site.front.length)} in front, in any order"
-    left = site.costs.kl.orbit
-    applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, antecedent_set=key, leaves=left)
+    fields = {"antecedent_set": key, "leaves": left / site.weight}
+    applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, **fields)
     return site.candidate(_placed(site, "base of the orbit patch"), site.fetched(applied, "orbit", key))
 
 
 def canonical(site: Site) -> Candidate | None:
-    """Canonical alone, charged in full: it may be what is asked about. At the front as well, where the sink
-    it was computed behind is missing."""
+    """Canonical alone. At the front it has an error as well: the sink it was computed behind is missing."""
     if not site.resident.canonical or (site.placement and site.placement.clean):
         return None  # a clean view that ends asked for its context back
     reason = f"the canonical is stored, no patch for {count(site.front.length)} in front"
-    return site.candidate(_placed(site, reason, site.costs.kl.canonical))
+    return site.candidate(_placed(site, reason, site.costs.kl.bare(site.where)))
 
 
 def estimated(site: Site) -> Candidate | None:
@@ -116,12 +114,10 @@ def estimated(site: Site) -> Candidate | None:
     if known is None or not site.resident.canonical or site.wanted.clean or site.wanted.chunk.media:
         return None
     rows = ceil(known.share * site.wanted.chunk.length)
-    left = known.leaves * site.costs.kl.canonical
+    kl = known.leaves * site.costs.kl.bare(site.where)
     reason = f"the canonical is stored, the patch is estimated from {rows} rows"
-    kl = site.weight * left
-    return site.candidate(
-        _placed(site, "base of the patch"), site.mend(EstimatePatch, rows, reason, kl, leaves=left)
-    )
+    applied = site.mend(EstimatePatch, rows, reason, kl, leaves=kl / site.weight)
+    return site.candidate(_placed(site, "base of the patch"), applied)
 
 
 def repair(site: Site) -> Candidate | None:

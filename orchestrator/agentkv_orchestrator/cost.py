@@ -1,18 +1,17 @@
 """What operations cost and how much error reuse brings, from a calibration file.
 
-Times are affine in tokens. Errors are KL of the next token against a re-prefill, in nats, as measured on
-whole windows; `stale` turns them into a share for each chunk.
+Times are affine in tokens and, for patches, in the rank. Errors are KL of the next token against a
+re-prefill, in nats: see `errors_model`.
 """
 
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .diff import Change
 from .errors import PlanError
+from .errors_model import ErrorModel
 from .residency import Held
 
 _SHIPPED = "smollm2-135m-cpu.json"
@@ -38,14 +37,18 @@ class _Frozen(BaseModel):
 
 
 class Time(_Frozen):
-    """Milliseconds: base + per_token·tokens + per_token_row·tokens·(rows each token attends)."""
+    """Milliseconds: base + per_token·tokens + per_token_row·tokens·(rows each token attends); of a patch also
+    per_rank·rank + per_token_rank·tokens·rank."""
 
     base: float = Field(default=0.0, ge=0)
     per_token: float = Field(default=0.0, ge=0)
     per_token_row: float = Field(default=0.0, ge=0)
+    per_rank: float = Field(default=0.0, ge=0)
+    per_token_rank: float = Field(default=0.0, ge=0)
 
-    def of(self, tokens: int, rows_in_front: int = 0) -> float:
-        return self.base + self.more(tokens, rows_in_front)
+    def of(self, tokens: int, rows_in_front: int = 0, rank: int = 0) -> float:
+        patch = rank * (self.per_rank + self.per_token_rank * tokens)
+        return self.base + patch + self.more(tokens, rows_in_front)
 
     def more(self, tokens: int, rows_in_front: int = 0) -> float:
         """What these tokens take on top of the base."""
@@ -53,64 +56,68 @@ class Time(_Frozen):
         return tokens * (self.per_token + self.per_token_row * (rows_in_front + tokens / 2))
 
 
-class Point(_Frozen):
-    """A window measured: `share` of its tokens left (or came), and its KL was `kl`."""
+class Bytes(_Frozen):
+    """Bytes that an op brings from the store, puts into it, or writes to rows: per_token·tokens +
+    per_rank·rank + per_token_rank·tokens·rank."""
 
-    share: float = Field(gt=0, le=1)
-    kl: float = Field(ge=0)
-    affected: float = Field(default=1.0, gt=0, le=1)
-    """Share of the tokens that were stale then: only those behind the edit."""
+    per_token: float = Field(default=0.0, ge=0)
+    per_rank: float = Field(default=0.0, ge=0)
+    per_token_rank: float = Field(default=0.0, ge=0)
 
-
-class Mended(_Frozen):
-    """What computing a `share` of a chunk's rows leaves of its error."""
-
-    share: float = Field(gt=0, le=1)
-    leaves: float = Field(ge=0, le=1)
+    def of(self, tokens: int, rank: int = 0) -> int:
+        return round(tokens * self.per_token + rank * (self.per_rank + tokens * self.per_token_rank))
 
 
-def _by_share(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    return tuple(sorted(points, key=lambda p: (p.share, p.kl / p.affected)))
+class Figure(_Frozen):
+    """A figure and its 95 % bootstrap interval over windows."""
+
+    value: float
+    low: float
+    high: float
 
 
-Curve = Annotated[tuple[Point, ...], AfterValidator(_by_share)]
+class Judged(_Frozen):
+    """How predictions did on windows of texts that they have not seen."""
+
+    rank_correlation: Figure
+    """Spearman's, between predicted and measured KL; 0 for a constant."""
+    coverage: Figure
+    """Share of windows whose KL stayed below the bound."""
+    slack: Figure
+    """Median of bound / measured KL."""
 
 
-class KL(_Frozen):
-    """Measured errors by method."""
+class Evaluation(_Frozen):
+    """Errors judged on texts that were neither fitted nor bounded on."""
 
-    slide: Curve
-    """Antecedents left from the front."""
-    hole: Curve
-    """Antecedents left from behind others that stayed."""
-    inserted: Curve
-    """Antecedents came in front of KV that has not seen them."""
-    permuted: float = Field(ge=0)
-    """The antecedents stand in another order."""
-    canonical: float = Field(ge=0)
-    """KV that has seen nothing of what stands in front; where the curves above end at a share of 1."""
-    patch: float = Field(ge=0)
-    orbit: float = Field(ge=0)
-    removal: float = Field(ge=0, le=1)
-    """Share of the stale error that a removal patch leaves."""
-    repair: Mended | None = None
-    """Rows that the question attends most, computed again; None: not measured, so never planned."""
-    estimated: Mended | None = None
-    """As `repair`, with the patch on the other rows estimated; None where no estimator was measured."""
+    windows: int
+    """Windows that were judged on; `rows` counts their edits, arms and questions."""
+    rows: int
+    fitted_windows: int
+    bounded_windows: int
+    model: Judged
+    others: dict[str, Judged] = Field(default_factory=dict)
+    """Simpler models, bounded on the same windows, for comparison."""
+    edits: dict[str, float] = Field(default_factory=dict)
+    """Coverage by edit."""
 
 
 class CostTable(_Frozen):
-    """Times and errors of one model on one machine. Unknown keys raise."""
+    """Times, bytes and errors of one model on one machine. Unknown keys raise."""
 
     model: str
     hardware: str
     threads: int = Field(gt=0)
     measured_on: str
     note: str = ""
+    rank: int = Field(default=32, gt=0)
+    """Rank of the patches that are priced."""
     ms: dict[Timed, Time]
     fetch_ms_per_mib: dict[str, float] = Field(default_factory=dict)
     """By tier of a store: what it takes, per MiB, to bring an entry into memory. Absent: it is in memory."""
-    kl: KL
+    bytes: dict[Timed, Bytes] = Field(default_factory=dict)
+    kl: ErrorModel
+    evaluation: Evaluation | None = None
 
     @classmethod
     def load(cls, path: Path) -> "CostTable":
@@ -131,12 +138,20 @@ class CostTable(_Frozen):
             raise PlanError(
                 f"{first['msg']} at {'.'.join(map(str, first['loc']))} of {name}",
                 "a cost table",
-                "measure it again",
+                "measure it again: agentkv calibrate",
             ) from error
+
+    def at_rank(self, rank: int) -> "CostTable":
+        """The same for patches of another rank."""
+        return self.model_copy(update={"rank": rank, "kl": self.kl.at_rank(rank)})
+
+    def corrected(self, factor: float) -> "CostTable":
+        """The same with all errors times `factor`."""
+        return self.model_copy(update={"kl": self.kl.scaled(factor)})
 
     def time(self, op: Timed, tokens: int, rows_in_front: int = 0) -> float:
         """Milliseconds of one op. Raises PlanError when the table does not know it."""
-        return self.of(op).of(tokens, rows_in_front)
+        return self.of(op).of(tokens, rows_in_front, self.rank)
 
     def fetch_ms(self, held: Held | None) -> float:
         """Milliseconds to bring a stored entry into memory; none where the store does not say where it is."""
@@ -151,24 +166,9 @@ class CostTable(_Frozen):
             raise PlanError(f"no time for {op}", f"one of {sorted(self.ms)}", "measure it again")
         return found
 
-    def stale(self, change: Change, window_tokens: int) -> float:
-        """KL of a window whose conditioned KV all is left as it is behind antecedents changed like these.
-
-        What left is measured against the window with it, what came against the window as it will be; the
-        errors of leaving, coming and reordering add up.
-        """
-        left = change.lost_tokens / max(1, change.lost_tokens + window_tokens)
-        came = change.gained_tokens / max(1, window_tokens)
-        kl = self._at(self.kl.hole if change.hole else self.kl.slide, left) if left else 0.0
-        kl += self._at(self.kl.inserted, came) if came else 0.0
-        return kl + self.kl.permuted * change.reordered
-
-    def _at(self, points: Sequence[Point], share: float) -> float:
-        """Piecewise linear from (0, 0) through the points to (1, canonical)."""
-        x0 = y0 = 0.0
-        for p in points:
-            x1, y1 = p.share, p.kl / p.affected
-            if share <= x1:
-                return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
-            x0, y0 = x1, y1
-        return y0 + (self.kl.canonical - y0) * (share - x0) / (1 - x0) if x0 < 1 else y0
+    def moved(self, op: Timed, tokens: int) -> int:
+        """Bytes that one op moves. Raises PlanError when the table does not know it."""
+        found = self.bytes.get(op)
+        if found is None:
+            raise PlanError(f"no bytes for {op}", f"one of {sorted(self.bytes)}", "measure it again")
+        return found.of(tokens, self.rank)

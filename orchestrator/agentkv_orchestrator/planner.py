@@ -12,6 +12,7 @@ from .cascade import Starts
 from .choose import choose, why_not
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
+from .errors_model import ErrorModel, Where
 from .knapsack import over
 from .layout import Layout, lay_out
 from .outcome import after
@@ -53,7 +54,7 @@ def make_plan(
     sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
     starts = _starts(options, costs)
-    chosen = choose(sites, options, policy, starts, _shares(wanted, graph))
+    chosen = choose(sites, options, policy, starts, _shares(sites))
     owed = starts.besides(chosen)
     steps = [
         op
@@ -76,12 +77,13 @@ def _sites(
     policy: Policy,
 ) -> Iterator[Site]:
     comparison = Comparison(graph, wanted)
+    asked = _asked(wanted, graph, residency)
     scene = Scene(
         costs,
-        comparison.tokens,
-        partial(_nearest, comparison, residency, costs),
+        comparison.tokens - (wanted[-1].chunk.length if asked else 0),
+        partial(_nearest, comparison, residency, costs.kl),
         policy.stash,
-        _asked(wanted, graph, residency),
+        asked,
     )
     clean: frozenset[str] = frozenset()
     places, first = layout.places, layout.frame.start
@@ -92,15 +94,14 @@ def _sites(
         clean = clean | {w.chunk.id} if w.clean else clean
 
 
-def _shares(wanted: Sequence[Wanted], graph: WindowGraph) -> list[float]:
+def _shares(sites: Sequence[Site]) -> list[float]:
     """By chunk, the share of the window's KL that an error of it makes.
 
     A new chunk at the end is what is asked: the figures of all others were measured there, its own error
     among them.
     """
-    tokens = sum([w.chunk.length for w in wanted])
-    shares = [w.chunk.length / tokens for w in wanted]
-    return [*shares[:-1], 0.0] if wanted and graph.get(wanted[-1].uid) is None else shares
+    shares = [site.weight for site in sites]
+    return [*shares[:-1], 0.0] if sites and sites[-1].placement is None else shares
 
 
 def _asked(wanted: Sequence[Wanted], graph: WindowGraph, residency: Residency) -> bool:
@@ -110,15 +111,18 @@ def _asked(wanted: Sequence[Wanted], graph: WindowGraph, residency: Residency) -
 
 
 def _nearest(
-    comparison: Comparison, residency: Residency, costs: CostTable, at: int, keys: frozenset[str]
+    comparison: Comparison,
+    residency: Residency,
+    errors: ErrorModel,
+    at: int,
+    where: Where,
+    keys: frozenset[str],
 ) -> Change | None:
     """Stored KV is a survivor of another window: of its contexts, the one that costs least KL here."""
     known = [(key, residency.context(key)) for key in sorted(keys)]
     # One that is forgotten tells nothing; one of no chunks is a canonical.
     changes = [comparison.at(at, c.chunks, c.tokens, key) for key, c in known if c and c.chunks]
-    return min(
-        changes, key=lambda change: (costs.stale(change, comparison.tokens), change.context), default=None
-    )
+    return min(changes, key=lambda change: (errors.stale(change, where), change.context), default=None)
 
 
 def _written(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from .cost import CostTable, Timed
 from .diff import Change, Wanted
+from .errors_model import Where
 from .layout import Place
 from .lineage import Lineage
 from .plan import (
@@ -76,7 +77,8 @@ class Scene(NamedTuple):
 
     costs: CostTable
     window_tokens: int
-    nearest: Callable[[int, frozenset[str]], Change | None]
+    """Without what is asked at the end: errors are measured there, by the distance to it."""
+    nearest: Callable[[int, Where, frozenset[str]], Change | None]
     """What KV conditioned on the closest of these contexts would miss as the n-th wanted chunk;
     `Change.context` is its key."""
     stashing: bool
@@ -104,7 +106,6 @@ class Site:
         "scene",
         "stands",
         "wanted",
-        "weight",
     )
 
     bare: bool
@@ -115,12 +116,6 @@ class Site:
     """The live KV has seen what it would see now."""
     stands: bool
     """The live KV is where it has to be, in rows and in positions."""
-    weight: float
-    """Share of the window's KL that an error of this chunk makes.
-
-    Survivors' figures are those of a whole stale window, so each chunk answers for its share of tokens. A
-    chunk that was brought in, or stands bare since, is charged in full: it may be what is asked about.
-    """
 
     def __init__(
         self,
@@ -142,15 +137,23 @@ class Site:
         self.place, self.rows_in_front = place, rows_in_front
         self.front, self.clean_front = front, clean_front
         self.bare = self.outlived = self.same = self.stands = False
-        self.weight = 1.0
         if live is None:
             return
         self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
         self.outlived = bool(live.clean_front) and live.outlives(clean_front)
         self.same = change.kind == "kept" and (wanted.clean or not (self.bare or self.outlived))
         self.stands = live.row == place.row and live.position == place.position
-        if not self.bare:
-            self.weight = wanted.chunk.length / scene.window_tokens
+
+    @property
+    def where(self) -> Where:
+        """Where the chunk will stand, for the error model."""
+        chunk = self.wanted.chunk
+        return Where(chunk.kind, chunk.length, self.rows_in_front, self.scene.window_tokens)
+
+    @property
+    def weight(self) -> float:
+        """Share of the window's KL that an error of this chunk makes."""
+        return self.costs.kl.weight(self.where)
 
     @property
     def stash(self) -> float:
@@ -178,15 +181,17 @@ class Site:
             return None
         if self.context in keys:
             return self.context, self.hearsay(self.context), f"for the {count(self.front.length)} in front"
-        change = self.scene.nearest(self.number, keys)
+        where = self.where
+        change = self.scene.nearest(self.number, where, keys)
         if change is None:
             return None
-        kl = self.weight * self.costs.stale(change, self.scene.window_tokens) + self.hearsay(change.context)
+        kl = self.costs.kl.stale(change, where) + self.hearsay(change.context)
         return change.context, kl, f"for a context like this; {difference(change)}"
 
     def hearsay(self, key: str) -> float:
         """KL of second hand in what is stored under a key."""
-        return self.weight * self.resident.hearsay.get(key, 0.0)
+        hearsay = self.resident.hearsay.get(key, 0.0)
+        return self.weight * hearsay if hearsay else 0.0
 
     @property
     def may_stand(self) -> bool:
@@ -200,8 +205,8 @@ class Site:
         if self.same:
             return 0.0
         if self.bare or self.outlived:
-            return self.weight * self.costs.kl.canonical
-        return self.weight * self.costs.stale(self.change, self.scene.window_tokens)
+            return self.costs.kl.bare(self.where)
+        return self.costs.kl.stale(self.change, self.where)
 
     @property
     def heard(self) -> float:

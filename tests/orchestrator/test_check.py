@@ -116,7 +116,7 @@ def case() -> rules.Case:
     store.patches = {("patch", context_key(ids[:6])): (), ("patch", "elsewhere"): ()}
     store.conditioned = {("load", context_key(ids[:7])): [], ("load", "elsewhere"): []}
     store.orbits.add(("orbit", "others"))
-    plan = session.plan(wanted, Policy(kl_budget=0.024))
+    plan = session.plan(wanted, Policy(kl_budget=0.0144))
     return rules.Case(plan, session.graph, wanted, store.residency(), session.max_rows)
 
 

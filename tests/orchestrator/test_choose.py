@@ -113,21 +113,21 @@ def test_a_tight_budget_buys_the_best_kl_per_ms_first(session: Session) -> None:
     assert sum(isinstance(op, Prefill) for op in none.ops) == 4
 
 
-def test_survivors_answer_for_their_share_and_a_bare_canonical_in_full(session: Session) -> None:
+def test_every_chunk_answers_for_its_own_share(session: Session) -> None:
     s, _, b, c, d = session.wanted
     slid = session.plan([s, b, c, d], "fast")
-    whole = sum(op.kl for op in slid.ops)
-    share = 10 / 50  # of the window before
-    expected = COSTS.kl.hole[0].kl / COSTS.kl.hole[0].affected * 3 / 4
-    assert share == COSTS.kl.hole[0].share
-    assert whole == pytest.approx(expected)
+    hole = COSTS.kl.hole.scale / 4  # of the window
+    assert [op.kl for op in slid.ops if isinstance(op, Keep)] == pytest.approx(
+        [0.0, *(round(hole * lost, 6) for lost in (1 / 2, 1 / 3, 1 / 4))][-3:]
+    )
     session.machine.store.canonical.add("x")
     x = session.place("x", 10)
     placed = session.go([*session.wanted, x], "fast")
-    assert placed.predicted_kl == COSTS.kl.canonical
-    assert session.plan(session.wanted, "fast").predicted_kl == COSTS.kl.canonical
+    assert placed.predicted_kl == pytest.approx(COSTS.kl.canonical / 6)
+    assert session.plan(session.wanted, "fast").predicted_kl == pytest.approx(COSTS.kl.canonical / 6)
     session.learn_orbit("x", [w.chunk.id for w in session.wanted[:-1]])
-    assert session.plan(session.wanted, Policy(kl_budget=0.03)).predicted_kl == COSTS.kl.orbit
+    plan = session.plan(session.wanted, Policy(kl_budget=0.02))
+    assert plan.predicted_kl == pytest.approx(COSTS.kl.orbit / 6, abs=1e-6)
 
 
 def test_every_choice_says_what_else_there_was(session: Session) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from agentkv_orchestrator.cost import CostTable, Time
-from agentkv_orchestrator.diff import Change
+from agentkv_orchestrator.cost import Bytes, CostTable, Time, Timed
 from agentkv_orchestrator.errors import PlanError, PolicyError
 from agentkv_orchestrator.policy import Policy
 
-from tests.strategies import COSTS, chunk
-
-
-def change(**what: object) -> Change:
-    return Change(**{"uid": 1, "chunk": chunk("a", 10), "kind": "survivor", **what})
+from tests.strategies import COSTS
 
 
 def test_time_is_affine_and_a_token_attends_half_of_its_own_chunk() -> None:
@@ -24,31 +20,29 @@ def test_time_is_affine_and_a_token_attends_half_of_its_own_chunk() -> None:
     assert Time(per_token=2).of(10) == 20
 
 
-def test_the_shipped_table_reproduces_the_windows_it_was_measured_on() -> None:
-    """Windows of five documents: each stale one weighs as it did there."""
+def test_time_and_bytes_of_a_patch_grow_with_its_rank() -> None:
+    time = Time(base=1, per_token=2, per_rank=0.5, per_token_rank=0.25)
+    assert time.of(10, rank=8) == 1 + 20 + 4 + 20
+    assert Bytes(per_token=3).of(10, 8) == 30
+    table = COSTS.model_copy(update={"bytes": {"apply_patch": Bytes(per_rank=100, per_token_rank=2)}})
+    assert table.moved("apply_patch", 10) == 32 * 120
+    assert table.at_rank(8).moved("apply_patch", 10) == 8 * 120
+    timed = COSTS.model_copy(update={"ms": {**COSTS.ms, "apply_patch": time}}).at_rank(8)
+    assert timed.time("apply_patch", 10) == 45
+    with pytest.raises(PlanError, match="no bytes for load"):
+        table.moved("load", 1)
+
+
+def test_the_shipped_table_says_what_it_is_and_how_good_it_is() -> None:
     costs = CostTable.shipped()
-    one, two = costs.kl.slide
-    (hole,), (inserted,) = costs.kl.hole, costs.kl.inserted
-    cases = [
-        (change(lost=1, lost_tokens=256), 1024, 1.0, one.kl),
-        (change(lost=2, lost_tokens=512), 768, 1.0, two.kl),
-        (change(lost=1, lost_tokens=256, hole=True), 1024, hole.affected, hole.kl),
-        (change(gained=1, gained_tokens=256), 1280, inserted.affected, inserted.kl),
-        (change(reordered=True), 1280, 1.0, costs.kl.permuted),
-    ]
-    assert 0 < one.kl < two.kl < costs.kl.canonical
-    for what, window, affected, measured in cases:
-        assert costs.stale(what, window) * affected == pytest.approx(measured)
     assert "SmolLM2" in costs.model
     assert costs.note
     assert costs.hardware
-
-
-def test_staleness_grows_from_nothing_to_the_canonical() -> None:
-    shares = [COSTS.stale(change(lost=1, lost_tokens=n), 1000 - n) for n in range(0, 1000, 50)]
-    assert shares[0] == 0
-    assert shares == sorted(shares)
-    assert COSTS.stale(change(lost=1, lost_tokens=10**9), 1) == pytest.approx(COSTS.kl.canonical)
+    assert set(costs.ms) == set(costs.bytes) == set(get_args(Timed))
+    assert costs.evaluation is not None
+    assert costs.evaluation.model.coverage.high >= costs.kl.level  # not shown to be below
+    others = costs.evaluation.others.values()
+    assert costs.evaluation.model.rank_correlation.value > max(x.rank_correlation.value for x in others)
 
 
 def test_a_table_round_trips_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:

@@ -56,10 +56,10 @@ def loaded(hearsay: float, budget: float) -> set[str]:
     return names
 
 
-def test_stored_hearsay_is_charged_in_full_when_it_is_loaded() -> None:
+def test_stored_hearsay_is_charged_by_the_share_of_the_window() -> None:
     assert loaded(hearsay=0.0, budget=0.0) == {"load"}
-    assert loaded(hearsay=0.01, budget=0.02) == {"load"}
-    assert loaded(hearsay=0.01, budget=0.005) == {"prefill"}
+    assert loaded(hearsay=0.03, budget=0.02) == {"load"}  # 20 of 60 tokens
+    assert loaded(hearsay=0.03, budget=0.005) == {"prefill"}
 
 
 def test_a_better_copy_replaces_one_of_worse_hearsay() -> None:

@@ -8,7 +8,8 @@ from math import ceil
 
 import pytest
 import torch
-from agentkv_orchestrator.cost import CostTable, Mended
+from agentkv_orchestrator.cost import CostTable
+from agentkv_orchestrator.errors_model import Mended
 from agentkv_orchestrator.plan import EstimatePatch, Op, PlaceCanonical, Plan, Prefill, Repair
 from agentkv_orchestrator.planner import after
 from agentkv_orchestrator.policy import Policy
@@ -42,7 +43,8 @@ def costs(**mended: Mended) -> CostTable:
     """A table that knows what mending leaves, for a model that computes slowly: mending pays."""
     table = CostTable.shipped()
     slow = table.ms["prefill"].model_copy(update={"base": 0.0, "per_token": 5.0})
-    kl = table.kl.model_copy(update={"canonical": 0.3, **mended})
+    plain = {"canonical": 0.3, "bound": 1.0, "near": 1e9, "kinds": {}}  # by share of the tokens
+    kl = table.kl.model_copy(update={**plain, **mended})
     return table.model_copy(update={"kl": kl, "ms": {**table.ms, "prefill": slow}})
 
 
