@@ -43,7 +43,7 @@ factor for all: over the upper quartile it leaves less room than over the median
 _PULL, _SHAPES = 0.5, 2.0
 """Of the pull towards START, for scales and for powers and kinds: a parameter that is off by a factor of
 e^(1/pull) costs what a window off by e does."""
-_STEPS, _ROUNDS = 30, 15
+_STEPS, _ROUNDS = 20, 8
 _SMOOTH = 0.3
 """Logarithms by which a window may be off before its weight falls."""
 
@@ -124,7 +124,7 @@ def _least_squares(residuals: Callable[[np.ndarray], np.ndarray], x: np.ndarray)
         if then @ then < now @ now:
             gained = 1 - (then @ then) / (now @ now)
             x, now, damping = moved, then, damping / 3
-            if gained < 1e-5:
+            if gained < 1e-4:
                 break
         else:
             damping *= 4

@@ -21,8 +21,8 @@ class _Frozen(BaseModel):
 
 
 class Where(NamedTuple):
-    """Where a chunk stands. front, window: tokens in front of it, and of the window as it will be, without what
-    is asked at its end."""
+    """Where a chunk stands. front, window: tokens in front of it, and of the window as it will be, without
+    what is asked at its end."""
 
     kind: str
     tokens: int
