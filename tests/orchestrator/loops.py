@@ -98,7 +98,7 @@ def recall_behind_a_distractor(window: Opened) -> Edit:
     session.settle()
     session.forget_copies()
     system, task = session.wanted
-    return session, [system, *placed(session, "extra:10", "note"), task], "balanced"
+    return session, [system, *placed(session, "extra:10", "note"), task], Policy(kl_budget=0.02)
 
 
 @scenario
@@ -122,7 +122,7 @@ def repair_guided_by_the_question(window: Opened) -> Edit:
     anyway: the rows that it attends most are computed again."""
     session = window("a", "b", "c", "d")
     session.costs = MENDING
-    return session, [*without(session, "a", "b"), *placed(session, "question:20")], Policy(kl_budget=0.015)
+    return session, [*without(session, "a", "b"), *placed(session, "question:20")], Policy(kl_budget=0.006)
 
 
 @scenario
