@@ -98,7 +98,7 @@ def recall_behind_a_distractor(window: Opened) -> Edit:
     session.settle()
     session.forget_copies()
     system, task = session.wanted
-    return session, [system, *placed(session, "extra:10", "note"), task], "balanced"
+    return session, [system, *placed(session, "extra:10", "note"), task], Policy(kl_budget=0.02)
 
 
 @scenario
