@@ -106,6 +106,8 @@ class Site:
         "scene",
         "stands",
         "wanted",
+        "weight",
+        "where",
     )
 
     bare: bool
@@ -116,6 +118,10 @@ class Site:
     """The live KV has seen what it would see now."""
     stands: bool
     """The live KV is where it has to be, in rows and in positions."""
+    weight: float
+    """Share of the window's KL that an error of this chunk makes."""
+    where: Where
+    """Where the chunk will stand, for the error model."""
 
     def __init__(
         self,
@@ -136,6 +142,8 @@ class Site:
         self.wanted, self.change, self.placement, self.resident = wanted, change, live, resident
         self.place, self.rows_in_front = place, rows_in_front
         self.front, self.clean_front = front, clean_front
+        self.where = Where(wanted.chunk.kind, wanted.chunk.length, rows_in_front, scene.window_tokens)
+        self.weight = self.costs.kl.weight(self.where)
         self.bare = self.outlived = self.same = self.stands = False
         if live is None:
             return
@@ -143,17 +151,6 @@ class Site:
         self.outlived = bool(live.clean_front) and live.outlives(clean_front)
         self.same = change.kind == "kept" and (wanted.clean or not (self.bare or self.outlived))
         self.stands = live.row == place.row and live.position == place.position
-
-    @property
-    def where(self) -> Where:
-        """Where the chunk will stand, for the error model."""
-        chunk = self.wanted.chunk
-        return Where(chunk.kind, chunk.length, self.rows_in_front, self.scene.window_tokens)
-
-    @property
-    def weight(self) -> float:
-        """Share of the window's KL that an error of this chunk makes."""
-        return self.costs.kl.weight(self.where)
 
     @property
     def stash(self) -> float:
