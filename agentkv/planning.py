@@ -19,6 +19,7 @@ from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.planner import make_plan
 from agentkv_orchestrator.policy import Policy, PolicyName
 from agentkv_orchestrator.residency import FrozenResidency
+from agentkv_orchestrator.undo import with_bring_back
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from agentkv.errors import InvalidInput
@@ -50,7 +51,7 @@ def plan_files(
     wanted = arranged(graph, wanted, held, table, policy, frame, most)
     plan = make_plan(graph, wanted, held, table, policy, frame, most)
     check(plan, graph, wanted, held, most)
-    return plan
+    return with_bring_back(plan, graph, wanted, held, table, policy, most)
 
 
 def policy_of(name: PolicyName, kl_budget: float | None, stash: bool) -> Policy:

@@ -25,8 +25,9 @@ from agentkv.cache import Run, WindowKV
 from agentkv.executor import Executor
 from agentkv.kv import KVBlock
 from agentkv.media import Features, Media, Tokens
-from agentkv.store.base import Key, Note, residency
+from agentkv.store.base import Key, Note, Origin, residency
 from agentkv.store.memory import MemoryStore
+from agentkv.store.shelf import Shelf
 from agentkv.testing import same_bits
 from tests.orchestrator.fake_machine import Session
 from tests.runtime.test_mending import Exactly
@@ -94,7 +95,8 @@ class Stage(Session):
     def __init__(self, backend: Backend, capacity: int = 1024, max_rows: int = 4096) -> None:
         super().__init__(capacity, max_rows)
         self.backend, self.store = Noted(backend), MemoryStore()
-        self.executor = Executor(self.backend, self.store, self.tokens_of, Exactly())
+        self.shelf = Shelf(self.store, lambda n: Origin(self.tokens_of(n).ids, b"", "stage"), "stage")
+        self.executor = Executor(self.backend, self.shelf, self.tokens_of, Exactly())
         self.kv = backend.new_kv(capacity)
         self.done: Done | None = None
 
@@ -148,7 +150,7 @@ class Stage(Session):
         if name not in self.seen:
             self.place(name, tokens)
             self._uid -= 1  # only to say what the name stands for
-        self.store.put(Key("canonical", name), self.backend.canonical(*self.tokens_of(name)))
+        self.shelf.put(Key("canonical", name), self.backend.canonical(*self.tokens_of(name)))
 
     def forget_copies(self) -> None:
         super().forget_copies()
@@ -162,7 +164,7 @@ class Stage(Session):
         first, *rest = antecedents
         block = self.computed(name, [first, *reversed(rest)])
         canonical = self.backend.canonical(*self.tokens_of(name))
-        self.store.put(Key("canonical", name), canonical)
+        self.shelf.put(Key("canonical", name), canonical)
         delta = self.backend.deficit(block, canonical)
         self._put_patch(Key("orbit", name, set_key(antecedents)), delta, "orbit", canonical)
 
@@ -177,7 +179,7 @@ class Stage(Session):
         recipe = getattr(self.backend, "recipe", None)
         at = int(base.positions[0])
         patch = recipe.form(delta, kind, at) if recipe else self.backend.form(base, base)
-        self.store.put(key, patch)
+        self.shelf.put(key, patch)
 
     def computed(self, name: str, front: Iterable[str]) -> KVBlock:
         """KV of a chunk behind these, from one forward at the front of a window of its own."""
