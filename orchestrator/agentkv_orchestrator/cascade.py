@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .knapsack import Options, over
 from .site import Candidate
 
-_ROUNDS = 8
+_ROUNDS = 4
 """How often a choice is tried that is charged what the last one would have inherited."""
 _CLOSE = 0.01
 """A choice that is this share above what none can be below is not improved."""

@@ -13,7 +13,7 @@ from .site import Candidate
 
 _EPSILON = 1e-9
 """Sums of figures rounded to six digits differ by less."""
-_CLOSE = 1e-3
+_CLOSE = 0.01
 """A solution that is this share above the bound is not searched for a better one."""
 _GROUPS, _STATES = 24, 96
 """How far a search goes: groups that are left open, partial solutions that are kept."""

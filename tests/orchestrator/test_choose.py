@@ -35,7 +35,7 @@ def option(ms: float, kl: float, kind: type = Keep) -> Candidate:
 @settings(max_examples=300, deadline=None)
 @given(chunks_options, st.integers(0, 60), figures, figures)
 def test_balanced_is_the_best(shapes: list, budget: int, start: float, mend: float) -> None:
-    """Near it, that is: a choice within a thousandth of the bound is not improved."""
+    """Near it, that is: a choice within a hundredth of the bound is not improved."""
     options = [
         [
             *(option(ms, kl, Repair if i == 3 else Keep) for i, (ms, kl) in enumerate(rest)),
@@ -52,7 +52,7 @@ def test_balanced_is_the_best(shapes: list, budget: int, start: float, mend: flo
         return sum(c.ms for c in combination) + once
 
     feasible = [combination for combination in product(*options) if sum(c.kl for c in combination) <= budget]
-    assert total(chosen) <= 1.001 * min(map(total, feasible))
+    assert total(chosen) <= 1.01 * min(map(total, feasible))
     # Nothing can be handed back: any cheaper candidate for one chunk would break the budget.
     for mine, candidates in zip(chosen, options, strict=True):
         assert all(
