@@ -47,6 +47,7 @@ class Time(_Frozen):
     per_token_rank: float = Field(default=0.0, ge=0)
 
     def of(self, tokens: int, rows_in_front: int = 0, rank: int = 0) -> float:
+        rank = min(rank, tokens)  # no patch has more
         patch = rank * (self.per_rank + self.per_token_rank * tokens)
         return self.base + patch + self.more(tokens, rows_in_front)
 
@@ -65,6 +66,7 @@ class Bytes(_Frozen):
     per_token_rank: float = Field(default=0.0, ge=0)
 
     def of(self, tokens: int, rank: int = 0) -> int:
+        rank = min(rank, tokens)
         return round(tokens * self.per_token + rank * (self.per_rank + tokens * self.per_token_rank))
 
 
