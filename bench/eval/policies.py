@@ -100,6 +100,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--windows", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first window")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("bench/results/policies_smollm2.json"))
     args = parser.parse_args()
@@ -109,7 +110,7 @@ def main() -> None:
     texts = dict(documents.readmes())
     head = {"model": loaded.name, "hardware": hardware(), "threads": args.threads, "documents": len(texts)}
     state = resume(args.out, head)
-    for seed in range(len(state["windows"]), args.windows):
+    for seed in range(args.first + len(state["windows"]), args.first + args.windows):
         state["windows"].append(play(loaded, texts, seed))
         args.out.write_text(json.dumps(state, indent=1) + "\n")
         print(seed, summary(state["windows"]), flush=True)
