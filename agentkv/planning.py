@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
+from agentkv_orchestrator.bring_back import with_bring_back
 from agentkv_orchestrator.check import check
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.diff import Wanted
@@ -19,7 +20,6 @@ from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.planner import make_plan
 from agentkv_orchestrator.policy import Policy, PolicyName
 from agentkv_orchestrator.residency import FrozenResidency
-from agentkv_orchestrator.undo import with_bring_back
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from agentkv.errors import InvalidInput

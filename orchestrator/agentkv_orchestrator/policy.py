@@ -13,13 +13,14 @@ class Policy(BaseModel):
     """How a plan is chosen.
 
     exact: what a prefix cache gives, bit for bit. balanced: the cheapest plan whose predicted KL stays
-    inside `kl_budget` (nats, next token). fast: the cheapest plan, whatever its KL.
+    inside `kl_budget` (nats, next token; the prediction is a bound, not a mean: see `errors_model`). fast:
+    the cheapest plan, whatever its KL.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: PolicyName = "balanced"
-    kl_budget: float = Field(default=0.05, ge=0)
+    kl_budget: float = Field(default=0.1, ge=0)
     stash: bool = True
     """Copy exact KV to the store before it is lost, so that a recall can load it."""
 

@@ -250,7 +250,7 @@ def fast_takes_what_is_there(window: Opened) -> Edit:
 def balanced_computes_where_the_budget_ends(window: Opened) -> Edit:
     """The same edit with a budget: the figures decide who is computed."""
     session, wanted, _ = fast_takes_what_is_there(window)
-    return session, wanted, "balanced"
+    return session, wanted, Policy(kl_budget=0.05)
 
 
 @scenario

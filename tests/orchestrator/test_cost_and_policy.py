@@ -25,8 +25,9 @@ def test_time_and_bytes_of_a_patch_grow_with_its_rank() -> None:
     assert time.of(10, rank=8) == 1 + 20 + 4 + 20
     assert Bytes(per_token=3).of(10, 8) == 30
     table = COSTS.model_copy(update={"bytes": {"apply_patch": Bytes(per_rank=100, per_token_rank=2)}})
-    assert table.moved("apply_patch", 10) == 32 * 120
-    assert table.at_rank(8).moved("apply_patch", 10) == 8 * 120
+    assert table.moved("apply_patch", 40) == 32 * 180
+    assert table.at_rank(8).moved("apply_patch", 40) == 8 * 180
+    assert table.moved("apply_patch", 10) == 10 * 120  # no patch has more rank than tokens
     timed = COSTS.model_copy(update={"ms": {**COSTS.ms, "apply_patch": time}}).at_rank(8)
     assert timed.time("apply_patch", 10) == 45
     with pytest.raises(PlanError, match="no bytes for load"):

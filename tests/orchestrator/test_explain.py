@@ -63,7 +63,7 @@ def test_mermaid_draws_the_new_window_in_order(plan: Plan) -> None:
 def test_a_fast_plan_says_when_it_is_over_the_budget(plan: Plan) -> None:
     session = Session()
     session.machine.store.canonical |= {"x", "y"}
-    over = session.plan([session.place("x", 5), session.place("y", 5)], Policy(name="fast"))
+    over = session.plan([session.place("x", 5), session.place("y", 5)], Policy(name="fast", kl_budget=0.05))
     assert over.over_budget
     assert "OVER BUDGET" in explain(over)
     assert ":::patched" in explain(over, "mermaid")

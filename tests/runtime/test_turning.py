@@ -11,6 +11,7 @@ from agentkv.cache import Run
 from agentkv.inputs import Ids
 from agentkv.kv import KVBlock
 from tests.models import full_precision, tiny_model, tiny_tokenizer
+from tests.runtime.cases import STRICT, trusting
 from tests.tolerances import KV, kv_error
 
 A: Ids = np.arange(3, 26, dtype=np.int64)
@@ -63,10 +64,13 @@ def test_a_patch_is_right_after_the_window_has_slid() -> None:
 
 def test_a_removal_patch_is_right_where_the_survivor_moves_and_where_it_stays() -> None:
     model = tiny_model("llama")
-    with full_precision(model), Engine.from_model(model, tiny_tokenizer(), patch_rank=999) as engine:
+    with (
+        full_precision(model),
+        Engine.from_model(model, tiny_tokenizer(), patch_rank=999, costs=trusting()) as engine,
+    ):
         # A short prompt moves towards the survivor, a long one lets it come; only the patch meets the budget.
-        for copies, budget in ((1, 4e-3), (9, 3e-4)):
-            window = engine.window(Policy(kl_budget=budget))
+        for copies in (1, 9):
+            window = engine.window(STRICT)
             window.append_ids(np.tile(A, copies), kind="system", pin=True)
             leaving = window.append_ids(B, kind="document")
             stays = window.append_ids(np.arange(50, 80, dtype=np.int64), kind="document")

@@ -246,6 +246,7 @@ EDITS: dict[str, Callable[[Rig, Window], object]] = {
     "clean_view": lambda r, w: w.clean_view(r.a),
     "commit": lambda r, w: w.commit(),
     "settle": lambda r, w: w.settle(),
+    "save": lambda r, w: w.save(),
     "learn_orders": lambda r, w: w.learn_orders([r.a]),
     "learn_removal": lambda r, w: w.learn_removal(r.a),
     "undo": lambda r, w: w.undo(),
