@@ -21,6 +21,7 @@ from bench.eval import (
     diagnoses,
     models,
     policies,
+    policy_arms,
     repair,
     simulations,
     stores,
@@ -326,6 +327,16 @@ def repaired() -> str:
     return markdown(header, repair.table(found)) + f"\nBlind reuse: {blind:.4f}; {found['n']} windows.\n"
 
 
+def lived() -> str:
+    """Whole lives of windows, by arm."""
+    state = load("policies_smollm2")
+    windows = state["windows"]
+    turns = sum(len(window) for window in windows)
+    budget, hardware = policy_arms.BUDGET, state["head"]["hardware"]
+    note = f"{len(windows)} windows, {turns} turns, KL budget {budget:g}, {hardware}"
+    return markdown(policies.HEADER, list(policies.table(state))) + f"\n{note}.\n"
+
+
 def slow_turn() -> str:
     """What an explanation says first: the edit, where the time goes, where the error comes from."""
     lines: list[str] = json.loads(SLOW_TURN.read_text())["explained"]
@@ -361,10 +372,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "slow_turn": slow_turn,
     "gaps": gaps,
     "repair": repaired,
-    "policies": lambda: markdown(
-        ["", "time", "mean KL", "worst", "turns within the budget"],
-        list(policies.table(load("policies_smollm2"))),
-    ),
+    "policies": lived,
     "branches": lambda: markdown(*window_tables.branches(window_tables.load("branches"))),
     "simulated_loops": lambda: markdown(*simulations.loops()),
     "simulated_kl": lambda: markdown(*simulations.loops_kl()),
