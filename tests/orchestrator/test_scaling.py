@@ -10,6 +10,7 @@ from agentkv_orchestrator.check import check
 from agentkv_orchestrator.lineage import Lineage
 from agentkv_orchestrator.match import match
 from agentkv_orchestrator.planner import after
+from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.window import WindowGraph
 
 from bench.ops.planning import EDITS, Case, Edit, conversation
@@ -72,6 +73,7 @@ def test_a_window_that_slid_at_every_turn_is_written_in_linear_size() -> None:
 
 def slid(chunks: int) -> WindowGraph:
     case = Case(EDITS[0], chunks)
+    case.policy = Policy(name="fast")  # nothing is computed again
     graph, wanted = case.graph, case.wanted[:-1]
     for turn in range(chunks):
         wanted = [wanted[0], *wanted[2:], case.fresh(turn)]
