@@ -16,15 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkv.errors import AgentKVError
+from agentkv.exits import FAILED, interruptible
 from agentkv.plan_command import plan
 from agentkv.simulate import simulate
 from agentkv.store_command import app as store_app
 
 if TYPE_CHECKING:
     from agentkv.models.families import Family
-
-FAILED, INTERRUPTED = 2, 130
-"""Exit codes: an error that was told in one message; Ctrl-C, as a shell reports it."""
 
 ModelOption = Annotated[
     str | None,
@@ -37,6 +35,8 @@ ModelOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).", show_default=False)
 ]
+SeedOption = Annotated[int, typer.Option(help="Decides which pieces of text stand in which window.")]
+DeviceOption = Annotated[str, typer.Option(help="Where the model runs, as torch calls it.")]
 
 app = typer.Typer(
     name="agentkv",
@@ -89,11 +89,8 @@ def demo(
     """
     from agentkv.demo.command import demo as run
 
-    try:
+    with interruptible("interrupted, nothing was written"):
         run(Console(), model, policy, quick, threads, json_path, plot_path)
-    except KeyboardInterrupt:
-        typer.echo("agentkv: interrupted, nothing was written", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()
@@ -111,9 +108,9 @@ def diagnose(
     windows: Annotated[int, typer.Option(min=1, help="Windows to measure.")] = 8,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 128,
     chunks: Annotated[int, typer.Option(min=3, help="Chunks of a window.")] = 5,
-    seed: Annotated[int, typer.Option(help="Decides which pieces of text stand in which window.")] = 0,
+    seed: SeedOption = 0,
     threads: ThreadsOption = None,
-    device: Annotated[str, typer.Option(help="Where the model runs, as torch calls it.")] = "cpu",
+    device: DeviceOption = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -139,11 +136,8 @@ def diagnose(
     options = Options(
         model, tuple(data or ()), windows, chunk_tokens, chunks, seed, threads, device, out, plot
     )
-    try:
+    with interruptible():
         run(Console(), options, as_json)
-    except KeyboardInterrupt:
-        typer.echo("agentkv: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 app.command()(plan)
@@ -162,9 +156,9 @@ def calibrate(
         ),
     ] = None,
     windows: Annotated[int, typer.Option(min=4, help="Windows to measure.")] = 96,
-    seed: Annotated[int, typer.Option(help="Decides which pieces of text stand in which window.")] = 0,
+    seed: SeedOption = 0,
     threads: ThreadsOption = None,
-    device: Annotated[str, typer.Option(help="Where the model runs, as torch calls it.")] = "cpu",
+    device: DeviceOption = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -184,11 +178,8 @@ def calibrate(
     from agentkv.calibrate.command import Options
     from agentkv.calibrate.command import calibrate as run
 
-    try:
+    with interruptible():
         run(Console(), Options(model, tuple(data or ()), windows, seed, threads, device, out), as_json)
-    except KeyboardInterrupt:
-        typer.echo("agentkv: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()

@@ -35,6 +35,13 @@ class Estimator(Protocol):
         ...
 
 
+def neighbours(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending rows as stretches ``first : stop`` without a gap."""
+    starts = [i for i, row in enumerate(rows) if i == 0 or rows[i - 1] != row - 1]
+    for a, b in zip(starts, [*starts[1:], len(rows)], strict=True):
+        yield rows[a], rows[a] + b - a
+
+
 def run_of(op: Prefill | Mending, tokens_of: TokensOf, row: int, position: int) -> Run:
     """The chunk of an op as a run."""
     ids, media = tokens_of(op.chunk)
@@ -86,7 +93,5 @@ class Mender:
         ids = self.tokens_of(op.chunk).ids
         mine = attention[row - kv.start : row - kv.start + op.tokens]
         picked = torch.topk(mine, op.rows).indices.sort().values.tolist()
-        starts = [i for i, at in enumerate(picked) if i == 0 or picked[i - 1] != at - 1]
-        for a, b in zip(starts, [*starts[1:], len(picked)], strict=True):
-            at = picked[a]
-            yield Run(row + at, ids[at : at + b - a], int(kv.positions[row + at]))
+        for first, stop in neighbours(picked):
+            yield Run(row + first, ids[first:stop], int(kv.positions[row + first]))

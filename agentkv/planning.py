@@ -129,4 +129,4 @@ def write(path: Path, text: str) -> None:
 
 
 def _costs(path: Path | None) -> CostTable:
-    return CostTable.shipped() if path is None else read(path, lambda _: CostTable.load(path))
+    return CostTable.shipped() if path is None else read(path, lambda text: CostTable.parse(text, str(path)))

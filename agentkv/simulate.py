@@ -13,9 +13,7 @@ from rich.table import Table
 
 from agentkv.demo.output import write_whole
 from agentkv.errors import InvalidInput
-
-_INTERRUPTED = 130
-"""Exit code of a run that Ctrl-C has stopped, as a shell reports it."""
+from agentkv.exits import interruptible
 
 if TYPE_CHECKING:
     from agentkv_orchestrator.simulate import Options, Report
@@ -61,12 +59,9 @@ def simulate(
         raise InvalidInput(
             got="no trace", expected="a file or a generated loop", do="see agentkv simulate --list"
         )
-    try:
+    with interruptible():
         options = _options(costs, shape, store_bytes, kl_budget, evictor, place, settle)
         report = _replayed(_trace(trace, turns, seed, write), options, arm)
-    except KeyboardInterrupt:
-        typer.echo("agentkv: interrupted", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
     else:

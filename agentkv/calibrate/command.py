@@ -21,7 +21,7 @@ from agentkv.calibrate.report import Measurements, Settings
 from agentkv.calibrate.terminal import show
 from agentkv.calibrate.texts import Part, Text
 from agentkv.demo.output import require_writable, write_whole
-from agentkv.demo.session import progress_on, quiet, torch_threads
+from agentkv.demo.session import counted, quiet, torch_threads
 from agentkv.diagnose.probe import Probe
 from agentkv.diagnose.report import Subject
 from agentkv.diagnose.state import resume
@@ -80,19 +80,10 @@ def calibrate(console: Console, options: Options, as_json: bool = False) -> Cost
         )
     for path in (options.out_path, options.run_path):
         require_writable(path)
+    left = f"The windows that are finished are in {options.run_path}; the same command goes on there."
     aside = Console(stderr=True)
-    with torch_threads(options.threads), progress_on(aside) as progress:
-        task = progress.add_task("loading the model", total=options.windows)
-
-        def told(what: str, done: int) -> None:
-            progress.update(task, description=what, completed=done)
-
-        try:
-            table = _run(options, told)
-        except KeyboardInterrupt:
-            left = f"The windows that are finished are in {options.run_path}; the same command goes on there."
-            aside.print(left, highlight=False, soft_wrap=True)
-            raise
+    with torch_threads(options.threads), counted(aside, options.windows, lambda: left) as told:
+        table = _run(options, told)
     if as_json:
         console.file.write(table.model_dump_json() + "\n")
     else:

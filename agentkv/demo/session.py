@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -43,6 +43,25 @@ def progress_on(console: Console) -> Iterator[Progress]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield progress
+
+
+@contextmanager
+def counted(aside: Console, total: int, left: Callable[[], str]) -> Iterator[Callable[[str, int], None]]:
+    """A bar over ``total`` steps; what the block gets takes what is being done and how many steps are.
+
+    left: what Ctrl-C has left behind, told on ``aside`` before it goes on its way.
+    """
+    with progress_on(aside) as progress:
+        task = progress.add_task("loading the model", total=total)
+
+        def told(what: str, done: int) -> None:
+            progress.update(task, description=what, completed=done)
+
+        try:
+            yield told
+        except KeyboardInterrupt:
+            aside.print(left(), highlight=False, soft_wrap=True)
+            raise
 
 
 @contextmanager

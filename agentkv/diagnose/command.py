@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from rich.console import Console
 from agentkv.calibrate import hardware
 from agentkv.demo.output import require_writable, write_whole
 from agentkv.demo.picture import require_plot
-from agentkv.demo.session import progress_on, quiet, torch_threads
+from agentkv.demo.session import counted, quiet, torch_threads
 from agentkv.diagnose import documents, gates
 from agentkv.diagnose.measure import TRAIN, Texts, measure, sample, train
 from agentkv.diagnose.picture import draw
@@ -67,17 +68,9 @@ def diagnose(console: Console, options: Options, as_json: bool = False) -> Diagn
     """
     _judge(options)
     aside = Console(stderr=True)
-    with torch_threads(options.threads), progress_on(aside) as progress:
-        task = progress.add_task("loading the model", total=options.windows)
-
-        def told(what: str, done: int) -> None:
-            progress.update(task, description=what, completed=done)
-
-        try:
-            found = _run(options, told)
-        except KeyboardInterrupt:
-            aside.print(_left_behind(options.out_path), highlight=False, soft_wrap=True)
-            raise
+    left = partial(_left_behind, options.out_path)
+    with torch_threads(options.threads), counted(aside, options.windows, left) as told:
+        found = _run(options, told)
     summary = summarise(found.windows, found.settings.chunk_tokens, found.model.token_bytes)
     if options.plot is not None:
         write_whole(options.plot, lambda path: draw(found, summary).savefig(path))

@@ -122,9 +122,9 @@ class Follower:
         self.engine, self.shown = Engine(loaded, EngineConfig()), shown
         self.kv = self.engine.backend.new_kv(4096)
         self.asked: list[int] = list(shown.ids())
-        self.fill(0)
+        self.fill()
 
-    def fill(self, keep: int) -> None:
+    def fill(self) -> None:
         """What this arm holds before the first turn."""
 
     def ids(self) -> Iterable[int]:
@@ -147,8 +147,8 @@ class Prefix(Follower):
 
     name = "prefix"
 
-    def fill(self, keep: int) -> None:
-        self._compute(0, keep)
+    def fill(self) -> None:
+        self._compute(0, keep=0)
 
     def turn(self, step: Step, question: str) -> Tensor:
         before = self.asked
@@ -174,7 +174,7 @@ class Blind(Follower):
 
     name = "blind"
 
-    def fill(self, keep: int) -> None:
+    def fill(self) -> None:
         self.canonicals: dict[str, KVBlock] = {}
         self._place(self.shown.chunks())
 

@@ -30,6 +30,7 @@ from agentkv.cache import Run, WindowKV
 from agentkv.calibrate import hardware
 from agentkv.config import EngineConfig
 from agentkv.diagnose import documents
+from agentkv.mending import neighbours
 from agentkv.metrics import eta, interval
 from agentkv.models import embedded, hf
 from bench.eval.policies import QUESTIONS
@@ -90,7 +91,7 @@ def _window(engine: Engine, chunks: Sequence[np.ndarray], number: int) -> dict[s
         count = ceil(share * LENGTH)
         for name, rows in _picks(attention, starts, count, number).items():
             backend.place(naive, 0, before)
-            runs = [*_runs(ids, rows), last]
+            runs = [*(Run(a, ids[a:b]) for a, b in neighbours(rows)), last]
             found[f"{name} {share:g}"] = _kl(truth, backend.prefill(naive, runs, len(question)))
     if found["attended 1"] > SAME:
         raise AssertionError(f"all rows computed again are off by {found['attended 1']}")
@@ -109,13 +110,6 @@ def _picks(attention: Tensor, starts: Sequence[int], count: int, seed: int) -> d
         "random": [row for s in starts for row in sorted(draw.sample(range(s, s + LENGTH), count))],
         "first": [row for s in starts for row in range(s, s + count)],
     }
-
-
-def _runs(ids: np.ndarray, rows: Sequence[int]) -> list[Run]:
-    """Neighbours as one run."""
-    breaks = [i for i, row in enumerate(rows) if i == 0 or rows[i - 1] != row - 1]
-    ends = [*breaks[1:], len(rows)]
-    return [Run(rows[a], ids[rows[a] : rows[a] + b - a]) for a, b in zip(breaks, ends, strict=True)]
 
 
 def _room(engine: Engine, rows: int) -> WindowKV:

@@ -58,9 +58,9 @@ def _inherits(share: float, front: float) -> float:
     return ceil(share * front * 1e6) / 1e6 if front else 0.0
 
 
-def total_kl(chosen: Sequence[Candidate], shares: Sequence[float]) -> float:
-    """KL of these choices with what is inherited."""
-    return sum([c.kl + kl * c.computes for c, kl in zip(chosen, inheritable(chosen, shares), strict=True)])
+def total_kl(chosen: Sequence[Candidate], kls: Sequence[float]) -> float:
+    """KL of these choices with what is inherited. kls: what each would inherit, if computed."""
+    return sum([c.kl + kl * c.computes for c, kl in zip(chosen, kls, strict=True)])
 
 
 def heirs(chosen: Sequence[Candidate], shares: Sequence[float]) -> list[Candidate]:
@@ -88,19 +88,20 @@ def settled(
     """
     best = [min(group, key=lambda c: (c.kl, c.price)) for group in options]
     allowance, tried, enough = budget, set[tuple[float, ...]](), starts.total(chosen) * (1 + _CLOSE)
+    kls = inheritable(chosen, shares)
     for _ in range(_ROUNDS):
-        kls = inheritable(chosen, shares)
         if tuple(kls) in tried:
-            allowance = max(0.0, allowance - total_kl(chosen, shares) + budget)
+            allowance = max(0.0, allowance - total_kl(chosen, kls) + budget)
         tried.add(tuple(kls))
         charged = [
             [c._replace(kl=kl) if c.computes else c for c in group] if kl else group
             for group, kl in zip(options, kls, strict=True)
         ]
         chosen = [c._replace(kl=0.0) if c.computes and c.kl else c for c in within(charged, allowance)]
-        if not over(total_kl(chosen, shares), budget):
+        kls = inheritable(chosen, shares)
+        if not over(total_kl(chosen, kls), budget):
             best = min(best, chosen, key=starts.total)
-            if starts.total(best) <= enough or tuple(inheritable(chosen, shares)) in tried:
+            if starts.total(best) <= enough or tuple(kls) in tried:
                 break
     return best
 

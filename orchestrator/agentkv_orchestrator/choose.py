@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from .candidates import clean_view, keep, prefill
-from .cascade import Starts, heirs, searched, settled, total_kl
+from .cascade import Starts, heirs, inheritable, searched, settled, total_kl
 from .knapsack import Options, cheapest, over
 from .policy import Policy
 from .site import Candidate, Site
@@ -61,7 +61,7 @@ def _balanced(options: Options, budget: float, starts: Starts, shares: Sequence[
     Without that the choice is no dearer; if it fits nevertheless, it is the best there is.
     """
     chosen = _within(options, budget, starts)
-    if not over(total_kl(chosen, shares), budget):
+    if not over(total_kl(chosen, inheritable(chosen, shares)), budget):
         return chosen
     chosen = settled(options, chosen, budget, shares, starts, partial(_within, starts=starts))
     if sum([len(group) > 1 for group in options]) > SEARCHED:

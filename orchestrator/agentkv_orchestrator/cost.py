@@ -8,10 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import PlanError
 from .errors_model import ErrorModel
+from .reading import read_json
 from .residency import Held
 
 _SHIPPED = "smollm2-135m-cpu.json"
@@ -124,24 +125,17 @@ class CostTable(_Frozen):
     @classmethod
     def load(cls, path: Path) -> "CostTable":
         """Read a calibration file. Raises PlanError naming the first field that is wrong."""
-        return cls._parse(path.read_text(), str(path))
+        return cls.parse(path.read_text(), str(path))
 
     @classmethod
     def shipped(cls) -> "CostTable":
         """The table that comes with the package: SmolLM2-135M on a two-core CPU."""
-        return cls._parse(resources.files(__package__).joinpath("data", _SHIPPED).read_text(), _SHIPPED)
+        return cls.parse(resources.files(__package__).joinpath("data", _SHIPPED).read_text(), _SHIPPED)
 
     @classmethod
-    def _parse(cls, text: str, name: str) -> "CostTable":
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise PlanError(
-                f"{first['msg']} at {'.'.join(map(str, first['loc']))} of {name}",
-                "a cost table",
-                "measure it again: agentkv calibrate",
-            ) from error
+    def parse(cls, text: str, name: str) -> "CostTable":
+        """The table in a text of this name. Raises PlanError naming the first field that is wrong."""
+        return read_json(cls, text, PlanError, "a cost table", "measure it again: agentkv calibrate", name)
 
     def at_rank(self, rank: int) -> "CostTable":
         """The same for patches of another rank."""

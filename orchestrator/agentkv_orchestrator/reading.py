@@ -9,15 +9,18 @@ from .errors import OrchestratorError
 T = TypeVar("T")
 
 
-def read_json(kind: type[T], text: str, raising: type[OrchestratorError], what: str, do: str) -> T:
+def read_json(
+    kind: type[T], text: str, raising: type[OrchestratorError], what: str, do: str, name: str = ""
+) -> T:
     """`text` as a `kind`. Raises `raising` for anything else, naming the first field that is wrong.
 
-    what: how to call what was expected. do: what to do about it.
+    what: how to call what was expected. do: what to do about it. name: what the text is called, if anything.
     """
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
-        raise raising(first_problem(error), what, do) from error
+        problem = first_problem(error)
+        raise raising(f"{problem} of {name}" if name else problem, what, do) from error
 
 
 def read_data(kind: type[T], data: Any, raising: type[OrchestratorError], what: str, do: str) -> T:

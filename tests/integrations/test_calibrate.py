@@ -25,7 +25,7 @@ from agentkv_orchestrator.window import Frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv import Engine, cli
+from agentkv import Engine, cli, exits
 from agentkv.calibrate import arms, baselines, command, fit, judge, measure, prices, texts, windows
 from agentkv.calibrate.cases import Books, Case
 from agentkv.calibrate.report import ArmRecord, EditRecord, Measurements, WindowRecord
@@ -317,7 +317,7 @@ def test_the_command_writes_a_calibration_that_an_engine_takes(call: Any, tmp_pa
 def test_what_cannot_work_is_refused_before_the_model_is_loaded(call: Any, tmp_path: Path) -> None:
     assert call("--windows", 3)[0] == 2
     code, _, err = call("--windows", 4, "--out", "nowhere/made.json")
-    assert code == cli.FAILED
+    assert code == exits.FAILED
     assert "nowhere" in err
     assert not list(tmp_path.iterdir())
 
@@ -334,7 +334,7 @@ def test_ctrl_c_keeps_the_windows_that_are_finished(
 
     monkeypatch.setattr(command, "measure", stopped)
     code, _, err = call("--windows", 4, "--out", "made.json")
-    assert code == cli.INTERRUPTED
+    assert code == exits.INTERRUPTED
     assert "made.windows.json" in err
     assert not (tmp_path / "made.json").exists()
     run = Measurements.model_validate_json((tmp_path / "made.windows.json").read_bytes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -13,28 +13,12 @@ from typing import Any
 
 import pytest
 
-from agentkv import Engine, cli
+from agentkv import Engine
 from agentkv.demo import command
 from agentkv.demo.story import STEPS
 from agentkv.models.families import FAMILIES
+from tests.integrations.conftest import Call
 from tests.integrations.demo_case import LIBRARY, tiny_engine
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`agentkv` with these arguments in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["agentkv", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out = capsys.readouterr()
-        return int(stopped.value.code or 0), out.out, out.err
-
-    return run
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,12 @@ from hypothesis import given, settings
 from agentkv import Window, cli
 from agentkv.errors import InvalidInput
 from agentkv.testing import recording_engine
+from tests.integrations.conftest import Call
 from tests.orchestrator.fake_machine import Session
 from tests.orchestrator.test_random_edits import play
 from tests.runtime.cases import words
 from tests.runtime.script import Edit, Script, scripts
 from tests.strategies import edits, policies
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`agentkv plan` with these arguments in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["agentkv", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out = capsys.readouterr()
-        return int(stopped.value.code or 0), out.out, out.err
-
-    return run
 
 
 def edited(window: Window) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,13 @@ from agentkv_orchestrator.simulation.shape import Shape
 from agentkv_orchestrator.trace import load, save
 from agentkv_orchestrator.traces import GENERATORS, generate
 
-from agentkv import cli
-
-Call = Callable[..., tuple[int, str, str]]
+from tests.integrations.conftest import Call
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`agentkv simulate` with these arguments in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["agentkv", "simulate", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "120")
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out = capsys.readouterr()
-        return int(stopped.value.code or 0), out.out, out.err
-
-    return run
+def call(call: Call) -> Call:
+    """`agentkv simulate` with these arguments."""
+    return partial(call, "simulate")
 
 
 def test_help_and_list(call: Call) -> None:

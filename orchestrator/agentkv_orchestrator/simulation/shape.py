@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import PlanError
+from ..reading import read_json
 
 _SHIPPED = "smollm2-135m-shape.json"
 
@@ -40,15 +41,7 @@ class Shape(BaseModel):
 
     @classmethod
     def _parse(cls, text: str, name: str) -> Shape:
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise PlanError(
-                f"{first['msg']} at {'.'.join(map(str, first['loc']))} of {name}",
-                "the shape of a cache",
-                "see docs/simulate.md",
-            ) from error
+        return read_json(cls, text, PlanError, "the shape of a cache", "see docs/simulate.md", name)
 
     def kv(self, tokens: int) -> int:
         """Bytes of the KV of so many tokens."""
@@ -58,7 +51,3 @@ class Shape(BaseModel):
         """Bytes of a patch for so many tokens: r·(n + d) numbers a layer and slot, r at most n and d."""
         numbers = sum(min(self.patch_rank, tokens, d) * (tokens + d) for d in self.slots)
         return self.layers * numbers * self.patch_itemsize
-
-    def bytes_of(self, kind: str, tokens: int) -> int:
-        """Bytes of a store entry of this kind."""
-        return self.kv(tokens) if kind in ("canonical", "conditioned") else self.patch(tokens)
