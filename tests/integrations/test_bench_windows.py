@@ -72,7 +72,8 @@ def made_up(truths: list[float], said: list[float]) -> dict[str, Any]:
 
 
 def test_the_table_says_who_orders_like_the_truth() -> None:
-    windows = [made_up([0.01, 0.2, 0.3], [0.0, 0.02, 0.9]), made_up([0.3, 0.01, 0.02], [0.9, 0.1, 0.2])]
+    over = 1.5 * window_tables.THRESHOLD
+    windows = [made_up([0.01, 0.2, 0.3], [0.0, 0.02, 0.9]), made_up([0.3, 0.01, 0.02], [0.9, over, 0.2])]
     header, rows = window_tables.disposable(windows)
     by = {row[0]: row for row in rows}
     assert header[0].endswith("(n = 2 windows, 6 documents)")
