@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,50 +12,18 @@ import torch
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.plan import Prefill
 from agentkv_orchestrator.window import Placement, WindowGraph
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
-from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
 from agentkv import rules
 from agentkv.cache import Run
 from agentkv.errors import EmptyChunk
-from agentkv.handles import Entry, Handle, words
-from agentkv.inputs import Ids, marker_ids
+from agentkv.handles import Entry, Handle, Unanswered, words
+from agentkv.inputs import Ids, Marks, marker_ids
+from agentkv.sampling import Guide, Sampling
 from agentkv.undo import recorded
 
 if TYPE_CHECKING:
     from agentkv.window import Window
-
-
-class Sampling(BaseModel):
-    """How tokens are chosen. Greedy by default; unknown names raise."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_new_tokens: int = Field(default=128, ge=1)
-    temperature: float = Field(default=0.0, ge=0)
-    """0: greedy."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int | None = None
-    stop: bool = True
-    """End at the model's end-of-message token."""
-
-    def chooser(self, device: torch.device) -> Callable[[Tensor], int]:
-        """A function from logits ``[1, vocab]`` to the next token."""
-        if self.temperature == 0:
-            return lambda logits: int(logits.argmax())
-        generator = torch.Generator(device=device)
-        if self.seed is None:
-            generator.seed()  # a new generator always starts from the same number
-        else:
-            generator.manual_seed(self.seed)
-        heat, nucleus = TemperatureLogitsWarper(self.temperature), TopPLogitsWarper(self.top_p)
-
-        def choose(logits: Tensor) -> int:
-            weights = nucleus(None, heat(None, logits)).softmax(-1)
-            return int(torch.multinomial(weights, 1, generator=generator))
-
-        return choose
 
 
 @dataclass
@@ -67,13 +35,21 @@ class Timing:
     tokens: int = 0
 
 
-def answer(window: Window, prompt: str | None, sampling: Sampling) -> Generator[str, None, None]:
+def answer(
+    window: Window,
+    prompt: str | None,
+    sampling: Sampling,
+    marks: Marks | None = None,
+    guide: Guide | None = None,
+) -> Generator[str, None, None]:
     """Append the prompt, commit, decode. Yields text as soon as its tokens spell whole characters.
 
+    marks: what opens and ends the answer, in place of what the engine's template writes. guide: what it may
+    say.
     Whatever was decoded is in the window afterwards, also when the caller stops early or an error is raised
     between two tokens. Raises TooLong when the longest answer would not fit (nothing is appended then).
     """
-    decoding = _Decoding(window, prompt, sampling)
+    decoding = _Decoding(window, prompt, sampling, marks, guide)
     try:
         yield from decoding.pieces()
     finally:
@@ -83,21 +59,32 @@ def answer(window: Window, prompt: str | None, sampling: Sampling) -> Generator[
 class _Decoding:
     """One answer under way: rows from ``first`` on hold the head of the message, then what was said."""
 
-    def __init__(self, window: Window, prompt: str | None, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        window: Window,
+        prompt: str | None,
+        sampling: Sampling,
+        marks: Marks | None,
+        guide: Guide | None,
+    ) -> None:
         self.start = time.perf_counter()
         self.window, self.sampling, self.engine = window, sampling, window.engine
-        marks = self.engine.template.marks("assistant")
+        self.guide = guide
+        self.stops = self.engine.template.stop_ids
+        if marks is None:
+            marks = self.engine.template.marks("assistant")
+        else:
+            self.stops |= set(marker_ids(self.engine.tokenizer, marks.tail.strip())[:1].tolist())
         self.head = marker_ids(self.engine.tokenizer, marks.head)
         self.tail = marker_ids(self.engine.tokenizer, marks.tail)
         self.said: list[int] = []
         self.fed = 0
         with window.editing():
             self.logits = self._open(prompt)
-            window.streaming = True
-        self.first = window.kv.end - len(self.head)
-        self.skew = (
-            window.graph.placements[-1].position_stop - window.kv.end
-        )  # positions minus rows from here on
+            self.first = window.kv.end - len(self.head)
+            last = window.graph.placements[-1]
+            self.skew = last.position_stop - window.kv.end  # positions minus rows from here on
+            window.unanswered = _unanswered(window, self.first, bool(len(self.head)))
         self.cache = window.kv.live()
 
     def _open(self, prompt: str | None) -> Tensor:
@@ -143,7 +130,7 @@ class _Decoding:
     def pieces(self) -> Iterator[str]:
         choose = self.sampling.chooser(self.logits.device)
         decoder = _TextDecoder(self.engine.tokenizer)
-        stops = self.engine.template.stop_ids if self.sampling.stop else frozenset()
+        stops = self.stops if self.sampling.stop else frozenset()
         timing, logits, since = self.window.timing, self.logits, 0.0
         for count in range(self.sampling.max_new_tokens):
             token = choose(self._sayable(logits))
@@ -156,18 +143,20 @@ class _Decoding:
             timing.tokens, timing.decode_ms = count + 1, (time.perf_counter() - since) * 1e3
             if text := decoder.push(token):
                 yield text
+            if self.guide is not None and self.guide.push(token):
+                break
             if count + 1 < self.sampling.max_new_tokens:
                 logits = self._feed([token])
         if text := decoder.flush():
             yield text
 
     def _sayable(self, logits: Tensor) -> Tensor:
-        """Without the tokens that stand for images: an answer shows none, and the next forward would look for
-        it."""
+        """Without the tokens that stand for images (an answer shows none, and the next forward would look for
+        it), and without those that the guide forbids."""
         hidden = self.engine.tower.placeholder_ids
-        if not hidden:
-            return logits
-        return logits.index_fill(-1, torch.tensor(hidden, device=logits.device), -torch.inf)
+        if hidden:
+            logits = logits.index_fill(-1, torch.tensor(hidden, device=logits.device), -torch.inf)
+        return logits if self.guide is None else self.guide.mask(logits)
 
     def _feed(self, tokens: list[int]) -> Tensor:
         self.window.require_open()
@@ -183,7 +172,7 @@ class _Decoding:
         """
         window = self.window
         if window.closed:
-            window.streaming = False
+            window.unanswered = None
             return
         try:
             rest = [*self.said[self.fed :], *self.tail.tolist()]
@@ -194,19 +183,28 @@ class _Decoding:
             ids = np.empty(0, dtype=np.int64)
             raise
         finally:
-            try:
-                _settle_answer(window, self.first, self.first + self.skew, len(self.head), ids)
-            finally:
-                window.streaming = False  # last: an edit let in any earlier would be lost
+            with window.alone():
+                try:
+                    _settle_answer(window, self.first + self.skew, len(self.head), ids)
+                finally:
+                    window.unanswered = None  # last: an edit let in any earlier would be lost
 
 
-def _settle_answer(window: Window, first: int, position: int, head: int, ids: Ids) -> None:
-    """Put the finished answer ``ids`` (from row ``first`` on, at ``position``) in the place of its head in
-    graph and content."""
-    graph, content, hearsay = window.graph, window.content, window.error_in_front(first)
-    if head:  # the head was committed as a message of its own
-        content = content.without({content.order[-1]})
-        graph = graph.revise(graph.placements[:-1])
+def _unanswered(window: Window, first: int, headed: bool) -> Unanswered:
+    """The window without the head of the answer, which was committed as a message of its own."""
+    if not headed:
+        return Unanswered(window.graph, window.content, first)
+    graph, content = window.graph, window.content
+    return Unanswered(graph.revise(graph.placements[:-1]), content.without({content.order[-1]}), first)
+
+
+def _settle_answer(window: Window, position: int, head: int, ids: Ids) -> None:
+    """Put the finished answer ``ids``, of which ``head`` tokens open it, behind what it answers, at
+    ``position``."""
+    if window.unanswered is None:
+        return
+    graph, content, first = window.unanswered
+    hearsay = window.error_in_front(first)
     window.kv.end = first + len(ids)
     if len(ids):
         parts = window.cut_parts(ids, "assistant")

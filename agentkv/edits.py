@@ -15,12 +15,13 @@ from agentkv_orchestrator.window import WindowGraph
 
 from agentkv import messages, rules
 from agentkv.errors import Busy, ClosedError, InvalidInput, TooLong
-from agentkv.handles import Content, Entry, Handle, words
+from agentkv.handles import Content, Entry, Handle, Unanswered, words
 from agentkv.inputs import Ids, tokenise
 from agentkv.media import Media, Tokens
 from agentkv.parts import take_along
 from agentkv.prompts import prompted
 from agentkv.replacing import replaced
+from agentkv.showing import Known, Message, shown
 from agentkv.sliding import By, first_to_leave
 from agentkv.vision import require_text
 
@@ -41,8 +42,9 @@ class Edits:
 
     def __init__(self) -> None:
         self.content = Content()
+        self.said: Known = {}
         self._lock = threading.RLock()
-        self.streaming = False
+        self.unanswered: Unanswered | None = None
         self.closed = False
 
     @overload
@@ -141,15 +143,15 @@ class Edits:
             rules.fits(self.content.tokens + count, self.max_tokens)
             at = self._index(before)
             handle = Handle(self.engine.numbers(1), kind, count, words(messages.preview(parts)))
-            cut = [part for ids, media in pieces for part in self._cut(ids, media, kind)]
+            cut = [part for ids, media in pieces for part in self.cut(ids, media, kind)]
             shown = (self.engine.tokens(chunk.id).media for _, chunk in cut)
             held = tuple(m for m in shown if m is not None)
             entry = Entry(handle, tuple(cut), pinned=pin, order_free=order_free, media=held)
             self.content = self.content.with_entry(entry, at)
             return handle
 
-    def _cut(self, ids: Ids, media: Media | None, kind: str) -> tuple[tuple[int, Chunk], ...]:
-        """An image is one chunk, text is cut by content."""
+    def cut(self, ids: Ids, media: Media | None, kind: str) -> tuple[tuple[int, Chunk], ...]:
+        """Chunks of a piece of a message, each under a fresh uid: an image is one, text is cut by content."""
         if media is None:
             return self.cut_parts(ids, kind)
         return ((self.engine.numbers(1), self.engine.register(ids, kind, media)),)
@@ -167,6 +169,18 @@ class Edits:
         with self.editing():
             rules.kind(kind)
             self.content, handles = prompted(self, ids, boundaries, kind)
+            return handles
+
+    def show(self, messages: Sequence[Message]) -> tuple[Handle, ...]:
+        """Hold exactly these messages, in this order: those that stand here stay, at whatever place, those
+        that this window held before come back, an edited one costs the tokens that differ, the rest is new.
+        All that is not among them is evicted, pinned or not: the list says what is pinned.
+
+        Returns a handle for each; an unchanged message has the one it had. Raises EmptyChunk, InvalidInput,
+        TooLong.
+        """
+        with self.editing():
+            self.content, handles = shown(self, messages, self.said)
             return handles
 
     def evict(self, handle: Handle) -> None:
@@ -298,10 +312,21 @@ class Edits:
         held = {chunk.id for part in parts for _, chunk in part}
         return held | {p.chunk.id for p in self.graph.placements}
 
+    @property
+    def streaming(self) -> bool:
+        """Whether an answer is under way."""
+        return self.unanswered is not None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One thread at a time."""
+        with self._lock:
+            yield
+
     @contextmanager
     def editing(self) -> Iterator[None]:
         """One thread at a time, on an open window that is not in the middle of an answer."""
-        with self._lock:
+        with self.alone():
             self.require_open()
             if self.streaming:
                 raise Busy(

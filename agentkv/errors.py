@@ -37,6 +37,10 @@ class TooLong(InvalidInput):
     """A chunk or a window that needs more positions than the model was built for."""
 
 
+class UnsupportedMessage(InvalidInput):
+    """A message, a block or a tool call that the model's chat template cannot show."""
+
+
 class UnknownChunk(AgentKVError):
     """A chunk id that this window has never held."""
 

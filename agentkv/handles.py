@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.diff import Wanted
+from agentkv_orchestrator.window import WindowGraph
 
 from agentkv.media import Media
 
@@ -98,6 +100,11 @@ class Content:
         order = self.order if at is None else (*self.order[:at], entry.handle.id, *self.order[at:])
         return Content(order, tuple(known.items()))
 
+    def with_entries(self, entries: Iterable[Entry], order: tuple[int, ...]) -> Content:
+        """These in the place of their earlier states, and another order."""
+        known = {**self._by_id, **{e.handle.id: e for e in entries}}  # type: ignore[attr-defined]
+        return Content(order, tuple(known.items()))
+
     def without(self, ids: set[int]) -> Content:
         """These out of the order; their entries stay known."""
         return self.with_order(tuple(i for i in self.order if i not in ids))
@@ -113,3 +120,11 @@ class Content:
 
     def with_order(self, order: tuple[int, ...]) -> Content:
         return Content(order, self.entries)
+
+
+class Unanswered(NamedTuple):
+    """What a window holds in front of an answer that is under way. row: where the answer begins."""
+
+    graph: WindowGraph
+    content: Content
+    row: int

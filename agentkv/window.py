@@ -24,7 +24,7 @@ from agentkv_orchestrator.window import WindowGraph
 from agentkv.audit import Audit, audit
 from agentkv.cache import Run
 from agentkv.committing import carry_out, frame, held, planned
-from agentkv.decode import Sampling, Timing, answer
+from agentkv.decode import Timing, answer
 from agentkv.disposal import Disposal, disposable
 from agentkv.edits import Edits
 from agentkv.errors import InvalidInput, OutOfMemory, TooLong
@@ -32,10 +32,11 @@ from agentkv.executor import Outcome
 from agentkv.export import export
 from agentkv.forward import out_of_memory
 from agentkv.handles import Content, Handle
-from agentkv.inputs import Ids
+from agentkv.inputs import Ids, Marks
 from agentkv.learn import learn_orders, learn_removal, settle
 from agentkv.page import window_html
 from agentkv.queries import Relation, names, related, stats
+from agentkv.sampling import Guide, Sampling
 from agentkv.saving import save
 from agentkv.undo import Past, opened, recorded, stale, step
 from agentkv.usage import Usage
@@ -177,12 +178,18 @@ class Window(Edits):
         return related(self, handle, how)
 
     def fork(self) -> Window:
-        """A second window with the same content, handles and history; it shares rows until one changes."""
-        with self.editing():
-            self.commit()
+        """A second window with the same content, handles and history; it shares rows until one changes. In
+        the middle of an answer: what stands in front of the answer."""
+        with self.alone():
+            self.require_open()
+            if self.unanswered is None:
+                self.commit()
             twin = Window.__new__(Window)
             twin.__dict__.update(self.__dict__)
             twin.kv, twin.usage, twin._lock = self.kv.fork(), Usage(), threading.RLock()
+            if self.unanswered is not None:  # an answer writes behind these rows only
+                twin.graph, twin.content, twin.kv.end = self.unanswered
+                twin.committed, twin.unanswered = twin.content, None
             return self.engine.adopt(twin)
 
     def save(self, name: str | None = None) -> str:
@@ -204,9 +211,20 @@ class Window(Edits):
         """
         return "".join(self.stream(prompt, **sampling))
 
-    def stream(self, prompt: str | None = None, **sampling: Any) -> Generator[str, None, None]:
-        """As `generate`, piece by piece. Closing the generator early keeps what was said so far."""
-        return answer(self, prompt, Sampling(**sampling))
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        marks: Marks | None = None,
+        guide: Guide | None = None,
+        **sampling: Any,
+    ) -> Generator[str, None, None]:
+        """As `generate`, piece by piece. Closing the generator early keeps what was said so far.
+
+        marks: what opens and ends the answer, in place of what the model's template writes. guide: what may
+        be said (`agentkv.sampling.Guide`).
+        """
+        return answer(self, prompt, Sampling(**sampling), marks, guide)
 
     async def astream(self, prompt: str | None = None, **sampling: Any) -> AsyncIterator[str]:
         """`stream` on the engine's worker thread."""

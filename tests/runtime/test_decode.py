@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from agentkv import Engine, Window
-from agentkv.decode import Sampling, _TextDecoder
+from agentkv.decode import _TextDecoder
 from agentkv.errors import Busy
 from agentkv.inputs import Ids
+from agentkv.sampling import Sampling
 from agentkv.testing import recording_engine, rows, same_bits
 from tests.runtime.cases import (
     DTYPES,

@@ -1,0 +1,20 @@
+"""agentkv inside agents: a LangChain chat model, middleware and a store. Extra ``[langgraph]``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentkv.integrations.chat import ChatAgentKV
+
+__all__ = ["ChatAgentKV"]
+
+_HOME = {"ChatAgentKV": "agentkv.integrations.chat"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: each part needs its own package of the LangChain family."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,162 @@
+"""From LangChain messages to what a chat template takes: roles, text with marks for images, calls."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from agentkv.errors import UnsupportedMessage
+
+_ROLES: Sequence[tuple[type[BaseMessage], str]] = (
+    (SystemMessage, "system"),
+    (HumanMessage, "user"),
+    (AIMessage, "assistant"),
+    (ToolMessage, "tool"),
+    (FunctionMessage, "tool"),
+)
+
+_MARK = "\ue0f0{}\ue0f1"
+"""Stands for the n-th image of a prompt while a template renders it: private-use characters, which no
+tokenizer gives a meaning to."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message as the template takes it.
+
+    fields: role, content and what else there is. images: encoded pictures, in the order of their marks in the
+    content. pin: whether a block asks to be kept (``cache_control``). label: the message's id.
+    """
+
+    fields: Mapping[str, Any]
+    images: tuple[bytes, ...]
+    pin: bool
+    label: str
+
+    @property
+    def role(self) -> str:
+        return str(self.fields["role"])
+
+    @property
+    def text(self) -> str:
+        return str(self.fields["content"])
+
+
+def mark(number: int) -> str:
+    """The text that stands for an image."""
+    return _MARK.format(number)
+
+
+def turns_of(messages: Sequence[BaseMessage]) -> list[Turn]:
+    """Messages for the template, images numbered through. Raises UnsupportedMessage, which says what block
+    of what message it was."""
+    found, images = list[Turn](), 0
+    for place, message in enumerate(messages):
+        turn = _turn(message, place, images)
+        images += len(turn.images)
+        found.append(turn)
+    return found
+
+
+def _turn(message: BaseMessage, place: int, images: int) -> Turn:
+    where = f"message {place} ({message.type})"
+    text, pictures, pin = list[str](), list[bytes](), False
+    blocks = [message.content] if isinstance(message.content, str) else message.content
+    for block in blocks:
+        if isinstance(block, dict):
+            pin = pin or "cache_control" in block
+        found = _block(block, where)
+        if isinstance(found, bytes):
+            text.append(mark(images + len(pictures)))
+            pictures.append(found)
+        else:
+            if _MARK[0] in found:
+                raise _unsupported(f"{where} with the private-use character U+E0F0", "text without it")
+            text.append(found)
+    pin = pin or "cache_control" in message.additional_kwargs
+    fields = {"role": _role(message, where), "content": "".join(text), **_more(message)}
+    return Turn(fields, tuple(pictures), pin, message.id or "")
+
+
+def _role(message: BaseMessage, where: str) -> str:
+    if isinstance(message, ChatMessage):
+        return message.role
+    for kind, role in _ROLES:
+        if isinstance(message, kind):
+            return role
+    raise _unsupported(f"{where}, a {type(message).__name__}", "a system, human, ai, tool or chat message")
+
+
+def _more(message: BaseMessage) -> dict[str, Any]:
+    """Calls of an answer, and what a tool's answer belongs to."""
+    more: dict[str, Any] = {"name": message.name} if message.name else {}
+    if isinstance(message, ToolMessage):
+        more["tool_call_id"] = message.tool_call_id
+    if isinstance(message, AIMessage) and message.tool_calls:
+        more["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call["id"] or "",
+                "function": {"name": call["name"], "arguments": call["args"]},
+            }
+            for call in message.tool_calls
+        ]
+    return more
+
+
+def _block(block: str | Mapping[str, Any], where: str) -> str | bytes:
+    """Text, or an encoded image. "" for what a prompt does not show."""
+    if isinstance(block, str):
+        return block
+    kind = block.get("type")
+    if kind == "text" or (kind is None and "text" in block):
+        return str(block["text"])
+    if kind in ("tool_use", "tool_call", "tool_call_chunk", "function_call", "reasoning", "thinking"):
+        return ""  # calls are told by the message; templates show no reasoning of earlier turns
+    if kind == "json":
+        return json.dumps(block["json"], ensure_ascii=False)
+    if kind in ("image", "image_url"):
+        return _image(block, where)
+    raise _unsupported(f"{where} with a block of type {kind!r}", "text and image blocks")
+
+
+def _image(block: Mapping[str, Any], where: str) -> bytes:
+    """Bytes of an image block in LangChain's, OpenAI's or Anthropic's form."""
+    source = block.get("source")
+    data = block.get("base64") or block.get("data")
+    if isinstance(source, Mapping):
+        data = source.get("data")
+    elif block.get("source_type") == "base64":
+        data = block.get("data")
+    url = block.get("url") or block.get("image_url")
+    if isinstance(url, Mapping):
+        url = url.get("url")
+    if data is None and isinstance(url, str) and url.startswith("data:"):
+        data = url.partition(";base64,")[2]
+    if not isinstance(data, str | bytes) or not data:
+        shown = f"the URL {str(url)[:60]!r}" if url else f"the keys {sorted(block)}"
+        raise _unsupported(
+            f"{where} with an image block that has {shown}", "base64 data, or a data: URL with base64"
+        )
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _unsupported(f"{where} with an image that is no base64 ({error})", "base64 data") from error
+
+
+def _unsupported(got: str, expected: str) -> UnsupportedMessage:
+    return UnsupportedMessage(got=got, expected=expected, do="convert or drop it before the model is called")

@@ -1,0 +1,58 @@
+"""Structured output: answers as objects of a schema."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
+
+from agentkv.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from agentkv.integrations.chat import ChatAgentKV
+
+Method = Literal["json_schema", "function_calling", "json_mode"]
+
+
+def structured(
+    model: ChatAgentKV,
+    schema: dict[str, Any] | type,
+    include_raw: bool,
+    method: Method = "json_schema",
+    strict: bool | None = None,
+    **kwargs: Any,
+) -> Runnable[Any, Any]:
+    """See `ChatAgentKV.with_structured_output`. strict: taken and not needed, as grammars always are. Raises
+    InvalidInput for an unknown method."""
+    tool = convert_to_openai_tool(schema)
+    pydantic = isinstance(schema, type) and is_basemodel_subclass(schema)
+    traced = {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": tool}}
+    parser: Runnable[AIMessage, Any]
+    if method == "function_calling":
+        name = tool["function"]["name"]
+        bound = model.bind_tools([schema], tool_choice=name, **traced, **kwargs)
+        parser = (
+            PydanticToolsParser(tools=[schema], first_tool_only=True)  # type: ignore[list-item]
+            if pydantic
+            else JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+        )
+    elif method in ("json_schema", "json_mode"):
+        bound = model.bind(response_format=tool["function"]["parameters"], **traced, **kwargs)
+        parser = PydanticOutputParser(pydantic_object=schema) if pydantic else JsonOutputParser()  # type: ignore[arg-type]
+    else:
+        raise InvalidInput(
+            got=f"method={method!r}", expected="json_schema, function_calling or json_mode", do="pick one"
+        )
+    return _with_raw(bound, parser) if include_raw else bound | parser
+
+
+def _with_raw(bound: Runnable[Any, Any], parser: Runnable[AIMessage, Any]) -> Runnable[Any, Any]:
+    assign = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    failed = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=bound) | assign.with_fallbacks([failed], exception_key="parsing_error")

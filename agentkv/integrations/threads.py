@@ -1,0 +1,178 @@
+"""Windows by thread: which one goes on, which one is forked, and which ones are given up.
+
+A thread may have several windows, one for each branch of its history. Every answer gives its window a new
+handle, a short string that travels in the message; the last handle in a message list says which window, and
+which state of it, the list goes on from. Nothing else of a window leaves the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from agentkv_orchestrator.policy import Policy
+
+from agentkv.engine import Engine
+from agentkv.errors import ClosedError
+from agentkv.showing import Message
+from agentkv.window import Window
+
+HANDLES = 4096
+"""So many handles of one window are remembered: what a branch may go back to."""
+
+MOST = 0.5
+"""Share that tells the same conversation from another one that begins alike."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A window of a thread. head: its newest handle. passed: the older ones, oldest first."""
+
+    window: Window
+    thread: str
+    head: str = ""
+    passed: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    taken: bool = False
+
+    def moved(self, handle: str) -> None:
+        """Another answer is in the window."""
+        if self.head:
+            self.passed[self.head] = None
+        while len(self.passed) > HANDLES:
+            self.passed.popitem(last=False)
+        self.head = handle
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A window that nobody else uses meanwhile, and in words how it came to be."""
+
+    seat: Seat
+    how: str
+
+    @property
+    def window(self) -> Window:
+        return self.seat.window
+
+
+class Threads:
+    """The windows of one engine's threads.
+
+    limit: how many are kept while nobody uses them; the one unused for longest is closed first.
+    """
+
+    def __init__(self, engine: Engine, limit: int, window_tokens: int | None) -> None:
+        self.engine, self.limit, self.window_tokens = engine, limit, window_tokens
+        self._seats: OrderedDict[int, Seat] = OrderedDict()  # the one used last is the last
+        self._lock = threading.Lock()
+        self._model = engine.loaded.fingerprint[:8]
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def handles(self, thread: str) -> list[str]:
+        """The newest handle of each window of a thread."""
+        return [seat.head for seat in self._of(thread)]
+
+    @contextmanager
+    def lease(
+        self, thread: str, handles: Sequence[str], messages: Sequence[Message], policy: Policy
+    ) -> Iterator[Lease]:
+        """A window for this message list. handles: those in the list, oldest first."""
+        lease = self._take(thread, handles, messages, policy)
+        try:
+            lease.window.policy = policy
+            yield lease
+        finally:
+            self._give_back(lease.seat)
+
+    def name(self, thread: str) -> str:
+        """A fresh handle."""
+        return f"{self._model}:{thread}:{uuid4().hex[:16]}"
+
+    def drop(self, thread: str, handles: Collection[str] | None = None) -> int:
+        """Close windows of a thread, all or those whose newest handle is one of these; how many. One that
+        is in use is closed when it is given back."""
+        with self._lock:
+            gone = [s for s in self._of(thread) if handles is None or s.head in handles]
+            for seat in gone:
+                del self._seats[id(seat)]
+        for seat in gone:
+            if not seat.taken:
+                seat.window.close()
+        return len(gone)
+
+    def close(self) -> None:
+        for thread in {seat.thread for seat in list(self._seats.values())}:
+            self.drop(thread)
+
+    def _of(self, thread: str) -> list[Seat]:
+        return [seat for seat in list(self._seats.values()) if seat.thread == thread]
+
+    def _take(
+        self, thread: str, handles: Sequence[str], messages: Sequence[Message], policy: Policy
+    ) -> Lease:
+        last = handles[-1] if handles else ""
+        with self._lock:
+            seat, how = self._told(thread, last) or self._alike(thread, messages) or (None, "opened")
+            if seat is not None and not how.startswith("forked"):
+                seat.taken = True
+                self._seats.move_to_end(id(seat))
+                return Lease(seat, how)
+        if seat is not None:
+            try:
+                fresh = Seat(seat.window.fork(), thread, seat.head, seat.passed.copy(), taken=True)
+            except ClosedError:  # given up in between
+                seat = None
+        if seat is None:
+            fresh = Seat(self.engine.bare_window(policy, self.window_tokens), thread, taken=True)
+            if last:
+                other = not last.startswith(f"{self._model}:")
+                how = f"opened: the thread's window {'belongs to another model' if other else 'is gone'}"
+        with self._lock:
+            self._seats[id(fresh)] = fresh
+        return Lease(fresh, how)
+
+    def _told(self, thread: str, last: str) -> tuple[Seat, str] | None:
+        """The window that wrote the last answer of the list: itself where nothing came since, else a fork."""
+        for seat in self._of(thread):
+            if last and seat.head == last:
+                return seat, "forked: the window is in use" if seat.taken else "went on"
+            if last in seat.passed:
+                return seat, "forked: the window went on since"
+        return None
+
+    def _alike(self, thread: str, messages: Sequence[Message]) -> tuple[Seat, str] | None:
+        """For a list without a known handle, the window that holds most of it: itself where little of that
+        would leave, a fork where the list is another one."""
+        seats = [seat for seat in self._of(thread) if not seat.taken]
+        seat = max(seats, key=lambda seat: overlap(seat.window, messages), default=None)
+        if seat is None:
+            return None
+        common = overlap(seat.window, messages)
+        if common >= MOST * len(seat.window):
+            return seat, "went on: most of it is in the list"
+        if common >= MOST * sum(message.tokens for message in messages):
+            return seat, "forked: most of the list is in it"
+        return None
+
+    def _give_back(self, seat: Seat) -> None:
+        """Close what was dropped meanwhile, and what was unused for longest while there are too many."""
+        with self._lock:
+            seat.taken = False
+            gone = [] if id(seat) in self._seats else [seat]
+            for key, other in list(self._seats.items()):
+                if len(self._seats) > self.limit and not other.taken:
+                    gone.append(self._seats.pop(key))
+        for other in gone:
+            other.window.close()
+
+
+def overlap(window: Window, messages: Sequence[Message]) -> int:
+    """Tokens of these messages that the window holds."""
+    live = {window.said[i][0] for i in window.content.order if i in window.said}
+    return sum(message.tokens for message in messages if message.key in live)
