@@ -58,8 +58,10 @@ class Prompts:
     def _message(self, stretch: Stretch, turns: Sequence[Turn], images: Sequence[bytes]) -> Message:
         turn = turns[stretch.turn] if stretch.turn is not None else None
         kind = _KINDS.get(turn.role, "user") if turn is not None else "system"
-        parts = [part for part in _MARKS.split(stretch.text) if part]
-        shown = {part: images[int(part[1:-1])] for part in parts if _MARKS.fullmatch(part)}
+        parts, shown = [stretch.text], dict[str, bytes]()
+        if images:
+            parts = [part for part in _MARKS.split(stretch.text) if part]
+            shown = {part: images[int(part[1:-1])] for part in parts if _MARKS.fullmatch(part)}
         names = (_name(shown[part]) if part in shown else part for part in parts)
         key = (kind, *names)
         with self._lock:

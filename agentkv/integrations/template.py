@@ -20,6 +20,9 @@ from agentkv.integrations.content import Turn
 
 _FIRST, _ANSWER, _NEXT = "agentkvfirst", "agentkvanswer", "agentkvnext"
 
+_PLAIN = re.compile(r'[ !#-\[\]-~]*')
+"""Text that JSON writes as it is."""
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -153,8 +156,9 @@ def _needles(turn: Turn) -> Iterator[str]:
     content = turn.text.strip()
     if content:
         yield content
-        yield json.dumps(content, ensure_ascii=False)[1:-1]
-        yield json.dumps(content)[1:-1]
+        if not _PLAIN.fullmatch(content):
+            yield json.dumps(content, ensure_ascii=False)[1:-1]
+            yield json.dumps(content)[1:-1]
     else:
         for call in turn.fields.get("tool_calls", ())[:1]:
             yield call["function"]["name"]
