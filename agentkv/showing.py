@@ -37,6 +37,7 @@ class Message:
 
     pieces: its tokens, the images among them, markers of its role included. label: who it is for its owner,
     such as a message id: an edited message is looked for under it first. pin: keep it when a window slides.
+    order_free: neighbours that are so too may change places with it; see docs/placement.md.
     """
 
     pieces: tuple[Tokens, ...]
@@ -44,16 +45,11 @@ class Message:
     preview: str = ""
     label: str = ""
     pin: bool = False
+    order_free: bool = False
 
     @property
     def tokens(self) -> int:
         return sum(len(ids) for ids, _ in self.pieces)
-
-    def named(self, label: str, pin: bool) -> Message:
-        """The same content under another label."""
-        twin = replace(self, label=label, pin=pin)
-        twin.__dict__["key"] = self.key
-        return twin
 
     @cached_property
     def key(self) -> str:
@@ -91,6 +87,8 @@ def shown(window: Edits, messages: Sequence[Message], known: Known) -> tuple[Con
 def _checked(window: Edits, messages: Sequence[Message]) -> None:
     for message in messages:
         rules.kind(message.kind)
+        if message.order_free:
+            rules.order_free(message.kind, message.pin)
         for ids, media in message.pieces or (Tokens(np.empty(0, dtype=np.int64)),):
             rules.token_ids(ids, window.engine.vocabulary)
             if media is None:
@@ -110,12 +108,12 @@ def _entries(window: Edits, messages: Sequence[Message], known: Known) -> list[E
     found = list[Entry]()
     for message, number in zip(messages, numbers, strict=True):
         entry = window.content.get(number)
-        if entry is not None and entry.pinned == message.pin and not entry.order_free:
-            found.append(entry)
-        elif entry is not None:
-            found.append(replace(entry, pinned=message.pin, order_free=False))
+        if entry is not None:
+            found.append(_marked(entry, message))
         elif message.key in evicted:
-            found.append(_recalled(window, evicted.pop(message.key), message.pin))
+            back = evicted.pop(message.key)
+            used = window.engine.numbers(1)
+            found.append(_marked(replace(back, recalls=back.recalls + 1, used=used), message))
         else:
             found.append(_made(window, message, number, edited.get(number)))
     return found
@@ -127,9 +125,10 @@ def _evicted(content: Content, known: Known) -> dict[str, Entry]:
     return {known[e.handle.id][0]: e for e in content.known() if e.handle.id not in live}
 
 
-def _recalled(window: Edits, entry: Entry, pin: bool) -> Entry:
-    used = window.engine.numbers(1)
-    return replace(entry, pinned=pin, order_free=False, recalls=entry.recalls + 1, used=used)
+def _marked(entry: Entry, message: Message) -> Entry:
+    if (entry.pinned, entry.order_free) == (message.pin, message.order_free):
+        return entry
+    return replace(entry, pinned=message.pin, order_free=message.order_free)
 
 
 def _edited(
@@ -170,11 +169,11 @@ def _made(window: Edits, message: Message, number: int, old: Entry | None) -> En
     handle = Handle(number, message.kind, message.tokens, words(message.preview))
     if old is not None:
         standing = rules.live(window.content, old.handle)  # an earlier edit may have divided it
-        return Entry(handle, replaced(window, standing, _joined(message)), pinned=message.pin)
+        return _marked(Entry(handle, replaced(window, standing, _joined(message))), message)
     parts = [part for ids, media in message.pieces for part in window.cut(ids, media, message.kind)]
     images = (window.engine.tokens(chunk.id).media for _, chunk in parts)
     held = tuple(media for media in images if media is not None)
-    return Entry(handle, tuple(parts), pinned=message.pin, media=held)
+    return _marked(Entry(handle, tuple(parts), media=held), message)
 
 
 def _leaving(window: Edits, entries: Sequence[Entry]) -> Iterator[Entry]:

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from agentkv.engine import Engine
 from agentkv.errors import InvalidInput
-from agentkv.integrations.answering import Answering, Request
+from agentkv.integrations.answering import METADATA, Answering, Request
 from agentkv.integrations.calls import Format
 from agentkv.integrations.grammar import Grammars
 from agentkv.integrations.prompt import Prompts
@@ -30,6 +30,7 @@ from agentkv.integrations.structured import structured
 from agentkv.integrations.template import ChatTemplate
 from agentkv.integrations.threads import Threads
 from agentkv.sampling import Guide
+from agentkv.window import Window
 
 
 class ChatAgentKV(BaseChatModel):
@@ -185,6 +186,12 @@ class ChatAgentKV(BaseChatModel):
 
     def get_token_ids(self, text: str) -> list[int]:
         return list(self.runtime.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def window_of(self, answer: AIMessage) -> Window | None:
+        """The window that this answer is the last one of, to `explain`, `audit` or look at: the next call may
+        edit it. None when it went on since or was given up."""
+        said = answer.response_metadata.get(METADATA, {})
+        return self.threads.at(said.get("window", ""))
 
     def delete_thread(self, thread_id: str) -> int:
         """Close the windows of a thread; how many there were. What the store has of its chunks stays there

@@ -18,6 +18,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentkv.errors import UnsupportedMessage
 
@@ -34,18 +35,45 @@ _MARK = "\ue0f0{}\ue0f1"
 tokenizer gives a meaning to."""
 
 
+class Hints(BaseModel):
+    """What the owner of a message says of it. order_free: its neighbours that are so too may change places
+    with it, so that KV stays valid; such a message is a document where no other kind is given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str | None = None
+    order_free: bool = False
+
+    @classmethod
+    def of(cls, message: BaseMessage, where: str) -> Hints:
+        given = message.additional_kwargs.get("agentkv")
+        if given is None:
+            return _NO_HINTS
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise _unsupported(
+                f"{where} with additional_kwargs['agentkv']={given!r}", "order_free (a bool), kind (a word)"
+            ) from error
+
+
+_NO_HINTS = Hints()
+
+
 @dataclass(frozen=True)
 class Turn:
     """One message as the template takes it.
 
     fields: role, content and what else there is. images: encoded pictures, in the order of their marks in the
-    content. pin: whether a block asks to be kept (``cache_control``). label: the message's id.
+    content. label: the message's id. pin: whether a block asks to be kept (``cache_control``). hints: what
+    ``additional_kwargs["agentkv"]`` says.
     """
 
     fields: Mapping[str, Any]
     images: tuple[bytes, ...]
-    pin: bool
     label: str
+    pin: bool
+    hints: Hints
 
     @property
     def role(self) -> str:
@@ -54,6 +82,13 @@ class Turn:
     @property
     def text(self) -> str:
         return str(self.fields["content"])
+
+    @property
+    def kind(self) -> str:
+        """What the window calls it."""
+        if self.hints.kind or self.hints.order_free:
+            return self.hints.kind or "document"
+        return self.role if self.role in ("system", "user", "assistant", "tool") else "user"
 
 
 def mark(number: int) -> str:
@@ -89,7 +124,7 @@ def _turn(message: BaseMessage, place: int, images: int) -> Turn:
             text.append(found)
     pin = pin or "cache_control" in message.additional_kwargs
     fields = {"role": _role(message, where), "content": "".join(text), **_more(message)}
-    return Turn(fields, tuple(pictures), pin, message.id or "")
+    return Turn(fields, tuple(pictures), message.id or "", pin, Hints.of(message, where))
 
 
 def _role(message: BaseMessage, where: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,6 @@ REMEMBERED = 1 << 17
 """Tokens of messages that are kept tokenised, images with their features; the ones unused for longest go."""
 
 _MARKS = re.compile("(" + mark(0).replace("0", r"\d+") + ")")
-
-_KINDS = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 class Prompts:
@@ -57,7 +56,7 @@ class Prompts:
 
     def _message(self, stretch: Stretch, turns: Sequence[Turn], images: Sequence[bytes]) -> Message:
         turn = turns[stretch.turn] if stretch.turn is not None else None
-        kind = _KINDS.get(turn.role, "user") if turn is not None else "system"
+        kind = turn.kind if turn is not None else "system"
         parts, shown = [stretch.text], dict[str, bytes]()
         if images:
             parts = [part for part in _MARKS.split(stretch.text) if part]
@@ -72,9 +71,11 @@ class Prompts:
             pieces = tuple(piece for part in parts for piece in self._pieces(part, shown.get(part)))
             preview = turn.text if turn is not None else stretch.text
             made = self._keep(key, Message(pieces, kind, _MARKS.sub("[image]", preview)))
-        if turn is None or (made.label == turn.label and made.pin == turn.pin):
+        if turn is None:
             return made
-        return made.named(turn.label, turn.pin)
+        marked = replace(made, label=turn.label, pin=turn.pin, order_free=turn.hints.order_free)
+        marked.__dict__["key"] = made.key  # what it says is the same
+        return marked
 
     def _pieces(self, part: str, image: bytes | None) -> Iterator[Tokens]:
         if image is not None:

@@ -20,7 +20,7 @@ from agentkv.integrations.content import Turn
 
 _FIRST, _ANSWER, _NEXT = "agentkvfirst", "agentkvanswer", "agentkvnext"
 
-_PLAIN = re.compile(r'[ !#-\[\]-~]*')
+_PLAIN = re.compile(r"[ !#-\[\]-~]*")
 """Text that JSON writes as it is."""
 
 

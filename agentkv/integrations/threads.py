@@ -78,6 +78,11 @@ class Threads:
         """The newest handle of each window of a thread."""
         return [seat.head for seat in self._of(thread)]
 
+    def at(self, handle: str) -> Window | None:
+        """The window whose newest handle this is."""
+        seats = list(self._seats.values())
+        return next((seat.window for seat in seats if handle and seat.head == handle), None)
+
     @contextmanager
     def lease(
         self, thread: str, handles: Sequence[str], messages: Sequence[Message], policy: Policy
