@@ -33,7 +33,7 @@ class Request(BaseModel):
     """What a call asks for.
 
     tools: OpenAI function schemas. response_format: a JSON schema. thread_id: whose window it is; "" for
-    calls outside of a thread.
+    calls outside of a thread. owner: the node of a graph that calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -49,6 +49,7 @@ class Request(BaseModel):
     tool_choice: str | None = None
     response_format: dict[str, Any] | None = None
     thread_id: str = ""
+    owner: str = ""
 
     @classmethod
     def of(cls, messages: Sequence[BaseMessage], stop: Sequence[str], options: Mapping[str, Any]) -> Request:
@@ -90,7 +91,8 @@ class Answering:
         guide, triggers = self.model.guide(request), self._triggers()
         messages = model.prompts.messages(request.messages, request.tools)
         policy = Policy.parse(request.policy)
-        with model.threads.lease(request.thread_id, request.handles, messages, policy) as lease:
+        place = (request.thread_id, request.owner, request.handles)
+        with model.threads.lease(*place, messages, policy) as lease:
             window = lease.window
             known = {uid for entry in window.content.known() for uid, _ in entry.parts}
             window.show(messages)

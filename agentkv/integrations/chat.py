@@ -228,7 +228,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, {"thread_id": _thread(run_manager), **kwargs})
+        request = self._request(messages, stop, {**_caller(run_manager), **kwargs})
         return _whole(list(self._answer(request)))
 
     def _stream(
@@ -238,7 +238,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, {"thread_id": _thread(run_manager), **kwargs})
+        request = self._request(messages, stop, {**_caller(run_manager), **kwargs})
         for chunk in self._answer(request):
             if run_manager is not None:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -251,8 +251,8 @@ class ChatAgentKV(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        thread = {"thread_id": _thread(run_manager)}
-        return _whole([chunk async for chunk in self._astream(messages, stop, **{**thread, **kwargs})])
+        options = {**_caller(run_manager), **kwargs}
+        return _whole([chunk async for chunk in self._astream(messages, stop, **options)])
 
     async def _astream(
         self,
@@ -261,7 +261,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, {"thread_id": _thread(run_manager), **kwargs})
+        request = self._request(messages, stop, {**_caller(run_manager), **kwargs})
         run, worker = asyncio.get_running_loop().run_in_executor, self.runtime.worker
         pieces = self._answer(request)
         try:
@@ -285,11 +285,15 @@ def _whole(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def _thread(run_manager: Any) -> str:
-    """The thread of the LangGraph config that this call runs under; "" outside of one."""
-    configurable = ensure_config().get("configurable", {})
-    metadata = getattr(run_manager, "metadata", None) or {}
-    return str(configurable.get("thread_id") or metadata.get("thread_id") or "")
+def _caller(run_manager: Any) -> dict[str, str]:
+    """thread_id and owner: the LangGraph thread and node that this call runs under, "" outside of one."""
+    config = ensure_config()
+    configurable = config.get("configurable", {})
+    metadata = {**(config.get("metadata") or {}), **(getattr(run_manager, "metadata", None) or {})}
+    thread = configurable.get("thread_id") or metadata.get("thread_id") or ""
+    path = str(metadata.get("langgraph_checkpoint_ns") or "")
+    nodes = [part.partition(":")[0] for part in path.split("|")]  # behind the colon stands a task's id
+    return {"thread_id": str(thread), "owner": "|".join(nodes)}
 
 
 def _choice(choice: str | dict[str, Any] | bool | None, tools: Sequence[dict[str, Any]]) -> str | None:

@@ -30,10 +30,12 @@ MOST = 0.5
 
 @dataclass(eq=False)
 class Seat:
-    """A window of a thread. head: its newest handle. passed: the older ones, oldest first."""
+    """A window of a thread. owner: who calls the model there. head: its newest handle. passed: the older
+    ones, oldest first."""
 
     window: Window
     thread: str
+    owner: str = ""
     head: str = ""
     passed: OrderedDict[str, None] = field(default_factory=OrderedDict)
     taken: bool = False
@@ -85,10 +87,16 @@ class Threads:
 
     @contextmanager
     def lease(
-        self, thread: str, handles: Sequence[str], messages: Sequence[Message], policy: Policy
+        self,
+        thread: str,
+        owner: str,
+        handles: Sequence[str],
+        messages: Sequence[Message],
+        policy: Policy,
     ) -> Iterator[Lease]:
-        """A window for this message list. handles: those in the list, oldest first."""
-        lease = self._take(thread, handles, messages, policy)
+        """A window for this message list. owner: the agent that calls, where a thread has several. handles:
+        those in the list, oldest first."""
+        lease = self._take(thread, owner, handles, messages, policy)
         try:
             lease.window.policy = policy
             yield lease
@@ -119,22 +127,28 @@ class Threads:
         return [seat for seat in list(self._seats.values()) if seat.thread == thread]
 
     def _take(
-        self, thread: str, handles: Sequence[str], messages: Sequence[Message], policy: Policy
+        self,
+        thread: str,
+        owner: str,
+        handles: Sequence[str],
+        messages: Sequence[Message],
+        policy: Policy,
     ) -> Lease:
         last = handles[-1] if handles else ""
         with self._lock:
-            seat, how = self._told(thread, last) or self._alike(thread, messages) or (None, "opened")
+            told = self._told(thread, last) or self._alike(thread, owner, messages)
+            seat, how = told if told is not None else (None, "opened")
             if seat is not None and not how.startswith("forked"):
                 seat.taken = True
                 self._seats.move_to_end(id(seat))
                 return Lease(seat, how)
         if seat is not None:
             try:
-                fresh = Seat(seat.window.fork(), thread, seat.head, seat.passed.copy(), taken=True)
+                fresh = Seat(seat.window.fork(), thread, owner, seat.head, seat.passed.copy(), taken=True)
             except ClosedError:  # given up in between
                 seat = None
         if seat is None:
-            fresh = Seat(self.engine.bare_window(policy, self.window_tokens), thread, taken=True)
+            fresh = Seat(self.engine.bare_window(policy, self.window_tokens), thread, owner, taken=True)
             if last:
                 other = not last.startswith(f"{self._model}:")
                 how = f"opened: the thread's window {'belongs to another model' if other else 'is gone'}"
@@ -151,18 +165,18 @@ class Threads:
                 return seat, "forked: the window went on since"
         return None
 
-    def _alike(self, thread: str, messages: Sequence[Message]) -> tuple[Seat, str] | None:
-        """For a list without a known handle, the window that holds most of it: itself where little of that
-        would leave, a fork where the list is another one."""
-        seats = [seat for seat in self._of(thread) if not seat.taken]
-        seat = max(seats, key=lambda seat: overlap(seat.window, messages), default=None)
-        if seat is None:
-            return None
-        common = overlap(seat.window, messages)
-        if common >= MOST * len(seat.window):
-            return seat, "went on: most of it is in the list"
-        if common >= MOST * sum(message.tokens for message in messages):
-            return seat, "forked: most of the list is in it"
+    def _alike(self, thread: str, owner: str, messages: Sequence[Message]) -> tuple[Seat, str] | None:
+        """For a list without a known handle: the caller's own window where little of that would leave, or a
+        fork of one that holds most of the list, whoever's it is."""
+        common = {id(seat): overlap(seat.window, messages) for seat in self._of(thread)}
+        seats = sorted(self._of(thread), key=lambda seat: common[id(seat)], reverse=True)
+        for seat in seats:
+            own = seat.owner == owner and not seat.taken
+            if own and common[id(seat)] >= max(1, MOST * len(seat.window)):
+                return seat, "went on: most of it is in the list"
+        wanted = max(1, MOST * sum(message.tokens for message in messages))
+        if seats and common[id(seats[0])] >= wanted:
+            return seats[0], "forked: most of the list is in it"
         return None
 
     def _give_back(self, seat: Seat) -> None:

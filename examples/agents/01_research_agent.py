@@ -3,7 +3,7 @@
     python examples/agents/01_research_agent.py [--folder DIR] [--model DIR_OR_ID] [--keep-order]
 
 Each question retrieves passages, best first; the last ones stay in a rolling window, so they leave, come back
-and change places all the time. The graph is plain LangGraph; only the chat model knows that there is a window.
+and change places all the time. The graph is plain LangGraph; only the chat model knows of a window.
 """
 
 from __future__ import annotations

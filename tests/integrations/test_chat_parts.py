@@ -263,9 +263,9 @@ def test_which_window_a_list_goes_on_in() -> None:
     threads, policy = Threads(engine, 4, None), Policy()
     talk = told(engine.window(), "w1 w2 w3 w4 w5 w6", "w7 w8 w9")
 
-    def call(*handles: str, thread: str = "t", texts: int = 2) -> tuple[str, str, Window]:
-        with threads.lease(thread, handles, talk[:texts], policy) as lease:
-            lease.window.show(talk[:texts])
+    def call(*handles: str, thread: str = "t", owner: str = "") -> tuple[str, str, Window]:
+        with threads.lease(thread, owner, handles, talk, policy) as lease:
+            lease.window.show(talk)
             lease.window.commit()
             lease.seat.moved(threads.name(thread))
             return lease.how, lease.seat.head, lease.window
@@ -279,10 +279,14 @@ def test_which_window_a_list_goes_on_in() -> None:
     assert other is not window
     assert call(second)[2] is window  # and the first branch is as it was
     assert call(branch)[2] is other
+    how, _, third = call(owner="critic")  # another agent of the thread has a window of its own
+    assert how == "forked: most of the list is in it"
+    how, _, again = call(owner="critic")
+    assert (how, again) == ("went on: most of it is in the list", third)
     assert call(thread="u")[0] == "opened"  # another thread never sees it
     assert "another model" in call("otherfp:t:1", thread="v")[0]
-    assert threads.drop("t") == 2
-    assert window.closed
+    assert threads.drop("t") == 2  # four are kept at most
+    assert again.closed
     assert "is gone" in call(branch)[0]
     assert len(threads) <= 4
     threads.close()
@@ -293,10 +297,10 @@ def test_a_window_in_use_is_forked_and_too_many_are_closed() -> None:
     engine = recording_engine()
     threads, policy = Threads(engine, 2, None), Policy()
     talk = told(engine.window(), "w1 w2 w3")
-    with threads.lease("t", [], talk, policy) as lease:
+    with threads.lease("t", "", [], talk, policy) as lease:
         lease.window.show(talk)
         lease.seat.moved("h")
-        with threads.lease("t", ["h"], talk, policy) as twin:
+        with threads.lease("t", "", ["h"], talk, policy) as twin:
             assert twin.window is not lease.window
             assert twin.how == "forked: the window is in use"
             assert threads.drop("t") == 2
@@ -304,7 +308,7 @@ def test_a_window_in_use_is_forked_and_too_many_are_closed() -> None:
     assert lease.window.closed
     assert twin.window.closed
     for number in range(4):
-        with threads.lease(f"n{number}", [], talk, policy):
+        with threads.lease(f"n{number}", "", [], talk, policy):
             pass
     assert len(threads) == 2
 
