@@ -94,6 +94,40 @@ def demo(
 
 
 @app.command()
+def chat(
+    model: ModelOption = None,
+    policy: Annotated[PolicyName, typer.Option(help="exact, balanced or fast; see demo.")] = "balanced",
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A system message, pinned.", show_default=False)
+    ] = None,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 256,
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A store on disk, for /save and --open.", show_default=False),
+    ] = None,
+    opened: Annotated[
+        str | None,
+        typer.Option("--open", metavar="NAME", help="Go on with a window that /save put into the store."),
+    ] = None,
+    threads: ThreadsOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a turn, nothing else.")
+    ] = False,
+) -> None:
+    """Talk to a model, and watch and edit its window.
+
+    A line is a message; a line that begins with a slash is a command: /list, /evict 3, /recall 3, /read FILE,
+    /explain, /audit and others (/help). Lines may come from a pipe.
+    """
+    from agentkv.chat.command import Options
+    from agentkv.chat.command import chat as run
+
+    options = Options(model, policy, system, answer_tokens, store, opened, threads, as_json)
+    with interruptible():
+        run(Console(), options)
+
+
+@app.command()
 def diagnose(
     model: ModelOption = None,
     data: Annotated[

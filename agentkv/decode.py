@@ -183,19 +183,19 @@ class _Decoding:
             ids = np.empty(0, dtype=np.int64)
             raise
         finally:
-            with window.alone():
-                try:
-                    _settle_answer(window, self.first + self.skew, len(self.head), ids)
-                finally:
-                    window.unanswered = None  # last: an edit let in any earlier would be lost
+            try:
+                _settle_answer(window, self.first + self.skew, len(self.head), ids)
+            finally:
+                window.unanswered = None  # last: an edit let in any earlier would be lost
 
 
 def _unanswered(window: Window, first: int, headed: bool) -> Unanswered:
     """The window without the head of the answer, which was committed as a message of its own."""
-    if not headed:
-        return Unanswered(window.graph, window.content, first)
     graph, content = window.graph, window.content
-    return Unanswered(graph.revise(graph.placements[:-1]), content.without({content.order[-1]}), first)
+    if headed:
+        graph = graph.revise(graph.placements[:-1])
+        content = content.forgotten(content.order[-1])
+    return Unanswered(graph, content, window.past, first)
 
 
 def _settle_answer(window: Window, position: int, head: int, ids: Ids) -> None:
@@ -203,18 +203,18 @@ def _settle_answer(window: Window, position: int, head: int, ids: Ids) -> None:
     ``position``."""
     if window.unanswered is None:
         return
-    graph, content, first = window.unanswered
+    graph, content, past, first = window.unanswered
     hearsay = window.error_in_front(first)
     window.kv.end = first + len(ids)
     if len(ids):
         parts = window.cut_parts(ids, "assistant")
-        text = window.engine.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        text = window.engine.tokenizer.decode(ids[head:].tolist(), skip_special_tokens=True)
         handle = Handle(window.engine.numbers(1), "assistant", len(ids), words(text))
         content = content.with_entry(Entry(handle, parts), len(content.order))
         graph = graph.revise([*graph.placements, *_placements(graph, parts, first, position, hearsay)])
         window.last_answer = handle
     window.graph = graph
-    window.past = recorded(window, window.past, content, window.committed)
+    window.past = recorded(window, past, content, window.committed)
     window.content = window.committed = content
     window.usage = replace(window.usage, decoded=window.usage.decoded + max(0, len(ids) - head))
 

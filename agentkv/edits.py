@@ -318,15 +318,9 @@ class Edits:
         return self.unanswered is not None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """One thread at a time."""
-        with self._lock:
-            yield
-
-    @contextmanager
     def editing(self) -> Iterator[None]:
         """One thread at a time, on an open window that is not in the middle of an answer."""
-        with self.alone():
+        with self._lock:
             self.require_open()
             if self.streaming:
                 raise Busy(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from agentkv_orchestrator.chunks import Chunk
 from agentkv_orchestrator.diff import Wanted
+from agentkv_orchestrator.history import History
 from agentkv_orchestrator.window import WindowGraph
 
 from agentkv.media import Media
@@ -109,6 +110,11 @@ class Content:
         """These out of the order; their entries stay known."""
         return self.with_order(tuple(i for i in self.order if i not in ids))
 
+    def forgotten(self, handle_id: int) -> Content:
+        """As if this message had never been in the window."""
+        entries = tuple((i, entry) for i, entry in self.entries if i != handle_id)
+        return Content(tuple(i for i in self.order if i != handle_id), entries)
+
     def known(self) -> list[Entry]:
         """Every message this window has held."""
         return list(self._by_id.values())  # type: ignore[attr-defined]
@@ -127,4 +133,5 @@ class Unanswered(NamedTuple):
 
     graph: WindowGraph
     content: Content
+    past: History[tuple[Entry, ...]]
     row: int

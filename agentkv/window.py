@@ -180,17 +180,22 @@ class Window(Edits):
     def fork(self) -> Window:
         """A second window with the same content, handles and history; it shares rows until one changes. In
         the middle of an answer: what stands in front of the answer."""
-        with self.alone():
-            self.require_open()
-            if self.unanswered is None:
+        front = self.unanswered
+        if front is None:
+            with self.editing():
                 self.commit()
-            twin = Window.__new__(Window)
-            twin.__dict__.update(self.__dict__)
-            twin.kv, twin.usage, twin._lock = self.kv.fork(), Usage(), threading.RLock()
-            if self.unanswered is not None:  # an answer writes behind these rows only
-                twin.graph, twin.content, twin.kv.end = self.unanswered
-                twin.committed, twin.unanswered = twin.content, None
-            return self.engine.adopt(twin)
+                return self._twin()
+        self.require_open()
+        twin = self._twin()  # an answer writes behind the rows of `front`, and nowhere else
+        twin.graph, twin.content, twin.past, twin.kv.end = front
+        twin.committed, twin.unanswered = twin.content, None
+        return twin
+
+    def _twin(self) -> Window:
+        twin = Window.__new__(Window)
+        twin.__dict__.update(self.__dict__)
+        twin.kv, twin.usage, twin._lock = self.kv.fork(), Usage(), threading.RLock()
+        return self.engine.adopt(twin)
 
     def save(self, name: str | None = None) -> str:
         """Put this window into its engine's store, for `Engine.open` in another process; returns its name.

@@ -1,0 +1,1 @@
+"""`agentkv chat`: a window to talk to, and to watch."""
