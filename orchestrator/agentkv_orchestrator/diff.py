@@ -5,11 +5,12 @@ chunks, and intersections cost next to nothing. A lineage that continues another
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from .chunks import Chunk
@@ -107,8 +108,6 @@ class Comparison:
         for place, w in enumerate(wanted):
             self._places[w.chunk.id].append(place)
         self._known = {EMPTY.key: _Seen()}
-        self._sums = {0: 0}
-        """By set of places: tokens of what stands there."""
 
     @property
     def tokens(self) -> int:
@@ -138,7 +137,7 @@ class Comparison:
         gone = seen.places & ~(in_front | behind)  # in front of a clean view, or the chunk's own other copy
         turned, unseen = seen.places & behind, in_front & ~seen.places
         # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
-        turned_in_front = self._that_saw(at, unseen & self._looking_back) if unseen else 0
+        turned_in_front = unseen & self._seen_by[at] if unseen else 0
         reordered = bool(turned or turned_in_front) or not seen.ordered
         standing = seen.tokens - self._tokens(gone) if gone else seen.tokens
         met = standing - self._tokens(turned) + self._tokens(turned_in_front) if reordered else standing
@@ -170,31 +169,34 @@ class Comparison:
         return _Seen(places, tokens, lost + 1, hole or places > 0, ordered)
 
     @cached_property
-    def _looking_back(self) -> int:
-        """Places of live chunks that have seen something which will stand behind them."""
-        found = 0
-        for place, (live, front) in enumerate(zip(self.live, self.fronts, strict=False)):
-            if live and live.antecedents != front and self._seen(live.antecedents).places >> (place + 1):
-                found |= 1 << place
-        return found
-
-    def _that_saw(self, at: int, places: int) -> int:
-        """Those of these places whose live chunk has seen the chunk at `at`."""
-        found = 0
-        for place in _bits(places):
-            live = self.live[place]
-            if live and self._seen(live.antecedents).places >> at & 1:
-                found |= 1 << place
+    def _seen_by(self) -> list[int]:
+        """By place: the places of the live chunks that have seen what will stand there."""
+        below: dict[str, int] = defaultdict(int)
+        """By lineage: places of the live chunks that continue it."""
+        links: dict[str, Lineage] = {}
+        for place, live in enumerate(self.live):
+            link = live.antecedents if live else EMPTY
+            below[link.key] |= 1 << place
+            while link.parent is not None and link.key not in links:
+                links[link.key] = link
+                link = link.parent
+        found = [0] * len(self.live)
+        for link in sorted(links.values(), key=len, reverse=True):
+            assert link.parent is not None
+            below[link.parent.key] |= below[link.key]
+            added = self._seen(link).places ^ self._seen(link.parent).places
+            if added:
+                found[added.bit_length() - 1] |= below[link.key]
         return found
 
     def _tokens(self, places: int) -> int:
-        if places not in self._sums:  # what stands behind an edit has lost and gained the same
-            self._sums[places] = sum([self._lengths[place] for place in _bits(places)])
-        return self._sums[places]
+        return sum([(places & chunks).bit_count() << bit for bit, chunks in enumerate(self._with_bit)])
 
-
-def _bits(places: int) -> Iterator[int]:
-    while places:
-        lowest = places & -places
-        yield lowest.bit_length() - 1
-        places ^= lowest
+    @cached_property
+    def _with_bit(self) -> list[int]:
+        """By bit of a number: the places of chunks whose length has it. What a set of places holds is counted
+        by a few intersections, not by a loop over it."""
+        lengths = np.array(self._lengths)
+        bits = range(max(self._lengths, default=0).bit_length())
+        packed = [np.packbits(lengths >> bit & 1, bitorder="little").tobytes() for bit in bits]
+        return [int.from_bytes(places, "little") for places in packed]
