@@ -7,14 +7,15 @@ plans.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from .candidates import candidates
-from .cascade import Starts
 from .choose import choose, why_not
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
 from .errors_model import ErrorModel, Where
-from .knapsack import over
 from .layout import Layout, lay_out
+from .options import Floats, Starts, over
 from .outcome import after
 from .plan import (
     PLACING,
@@ -94,14 +95,16 @@ def _sites(
         clean = clean | {w.chunk.id} if w.clean else clean
 
 
-def _shares(sites: Sequence[Site]) -> list[float]:
+def _shares(sites: Sequence[Site]) -> Floats:
     """By chunk, the share of the window's KL that an error of it makes.
 
     A new chunk at the end is what is asked: the figures of all others were measured there, its own error
     among them.
     """
-    shares = [site.weight for site in sites]
-    return [*shares[:-1], 0.0] if sites and sites[-1].placement is None else shares
+    shares = np.array([site.weight for site in sites])
+    if sites and sites[-1].placement is None:
+        shares[-1] = 0.0
+    return shares
 
 
 def _asked(wanted: Sequence[Wanted], graph: WindowGraph, residency: Residency) -> bool:

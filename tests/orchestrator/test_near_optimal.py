@@ -8,11 +8,11 @@ from random import Random
 
 import numpy as np
 from agentkv_orchestrator.candidates import candidates
-from agentkv_orchestrator.cascade import Starts
 from agentkv_orchestrator.chunks import set_key
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.layout import lay_out
+from agentkv_orchestrator.options import Starts
 from agentkv_orchestrator.plan import Stash
 from agentkv_orchestrator.planner import _shares, _sites, _starts, after, make_plan
 from agentkv_orchestrator.policy import Policy
