@@ -103,8 +103,8 @@ class ErrorModel(_Frozen):
         share = log1p(where.tokens / (self.near + behind)) / log1p(max(1, where.window) / self.near)
         return share * self.kinds.get(where.kind, 1.0)
 
-    def stale(self, change: Change, where: Where) -> float:
-        """KV that is left as it is although this has changed in front of it."""
+    def stale(self, change: Change, where: Where, weight: float | None = None) -> float:
+        """KV that is left as it is although this has changed in front of it. weight: of `where`, if known."""
         if not where.front:
             return self.bound * self.first if change.lost_tokens or change.reordered else 0.0
         kl = 0.0
@@ -116,7 +116,7 @@ class ErrorModel(_Frozen):
             kl += curve.of(gained / where.front)
         if change.reordered:
             kl += self.reordered
-        return self.bound * kl * self.weight(where)
+        return self.bound * kl * (self.weight(where) if weight is None else weight)
 
     def bare(self, where: Where) -> float:
         """A canonical, and nothing that makes up for what stands in front."""

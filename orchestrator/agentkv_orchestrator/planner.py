@@ -5,6 +5,7 @@ plans.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -205,7 +206,7 @@ def _fused(steps: Sequence[Op], starts: Starts) -> Iterator[Op]:
 
 
 def _paying(op: Op, start: float) -> Op:
-    return op.model_copy(update={"ms": round(op.ms + start, 4)}) if start else op
+    return replace(op, ms=round(op.ms + start, 4)) if start else op
 
 
 def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:

@@ -91,6 +91,7 @@ class Site:
     """One wanted chunk at its row, and everything a rule may look at."""
 
     __slots__ = (
+        "at",
         "bare",
         "change",
         "clean_front",
@@ -98,7 +99,6 @@ class Site:
         "front",
         "number",
         "outlived",
-        "place",
         "placement",
         "resident",
         "rows_in_front",
@@ -110,6 +110,8 @@ class Site:
         "where",
     )
 
+    at: dict[str, int]
+    """Where the chunk will stand, as fields of an op."""
     bare: bool
     """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
     outlived: bool
@@ -140,7 +142,8 @@ class Site:
         wanted as clean views."""
         self.scene, self.costs, self.number = scene, scene.costs, number
         self.wanted, self.change, self.placement, self.resident = wanted, change, live, resident
-        self.place, self.rows_in_front = place, rows_in_front
+        self.rows_in_front = rows_in_front
+        self.at = {"row": place.row, "position": place.position}
         self.front, self.clean_front = front, clean_front
         self.where = Where(wanted.chunk.kind, wanted.chunk.length, rows_in_front, scene.window_tokens)
         self.weight = self.costs.kl.weight(self.where)
@@ -164,11 +167,6 @@ class Site:
     def context(self) -> str:
         return self.front.key
 
-    @property
-    def at(self) -> dict[str, int]:
-        """Where the chunk will stand, as fields of an op."""
-        return {"row": self.place.row, "position": self.place.position}
-
     def closest(self, keys: frozenset[str]) -> tuple[str, float, str] | None:
         """The key of the closest context that something is held for, the KL of the difference, and words.
 
@@ -182,7 +180,7 @@ class Site:
         change = self.scene.nearest(self.number, where, keys)
         if change is None:
             return None
-        kl = self.costs.kl.stale(change, where) + self.hearsay(change.context)
+        kl = self.costs.kl.stale(change, where, self.weight) + self.hearsay(change.context)
         return change.context, kl, f"for a context like this; {difference(change)}"
 
     def hearsay(self, key: str) -> float:
@@ -203,7 +201,7 @@ class Site:
             return 0.0
         if self.bare or self.outlived:
             return self.costs.kl.bare(self.where)
-        return self.costs.kl.stale(self.change, self.where)
+        return self.costs.kl.stale(self.change, self.where, self.weight)
 
     @property
     def heard(self) -> float:
@@ -218,10 +216,15 @@ class Site:
         return step._replace(ms=step.ms + ms) if ms else step
 
     def step(
-        self, kind: type[MadeOp], timed: Timed | None, reason: str, kl: float = 0.0, **fields: Any
+        self,
+        kind: type[MadeOp],
+        timed: Timed | None,
+        reason: str,
+        fields: dict[str, Any],
+        kl: float = 0.0,
     ) -> Step:
-        """A priced op for this chunk. All prefills run as one forward, and its start is charged once, where
-        the choice is made."""
+        """A priced op for this chunk; fields: what this kind says besides. All prefills run as one forward, and
+        its start is charged once, where the choice is made."""
         ms = 0.0
         if timed == "prefill":
             ms = round(self.costs.of(timed).more(self.wanted.chunk.length, self.rows_in_front), 4)

@@ -221,7 +221,7 @@ def test_the_machine_notices_a_row_that_was_not_turned() -> None:
     here, there = computed("a", 1, 4, [])[0], computed("a", 1, 0, [])[0].turned(4)
     assert here.position == there.position
     assert len({here.bits, there.bits, canonical("a", 1, 4)[0].bits}) == 3
-    machine, op = Machine(), Prefill(uid=1, chunk="a", tokens=1, reason="", row=0)
+    machine, op = Machine(), Prefill(uid=1, chunk="a", tokens=1, reason="", row=0, position=0)
     machine._write(op, [here])
     with pytest.raises(AssertionError, match="written twice"):
         machine._write(op, [here])
