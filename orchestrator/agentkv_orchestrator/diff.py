@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -133,25 +134,28 @@ class Comparison:
         if antecedents == front:
             return Change(w.uid, w.chunk, "kept", context)
         seen = self._seen(antecedents)
-        in_front, behind = (0 if w.clean else (1 << at) - 1), -1 << (at + 1)
-        gone = seen.places & ~(in_front | behind)  # in front of a clean view, or the chunk's own other copy
-        turned, unseen = seen.places & behind, in_front & ~seen.places
+        in_front = 0 if w.clean else (1 << at) - 1
+        still = seen.places & in_front
+        elsewhere = seen.places ^ still
+        turned = elsewhere >> at + 1 << at + 1
+        gone = elsewhere ^ turned  # in front of a clean view, or the chunk's own other copy
+        unseen = in_front ^ still
         # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
         turned_in_front = unseen & self._seen_by[at] if unseen else 0
         reordered = bool(turned or turned_in_front) or not seen.ordered
         standing = seen.tokens - self._tokens(gone) if gone else seen.tokens
         met = standing - self._tokens(turned) + self._tokens(turned_in_front) if reordered else standing
         return Change(
-            uid=w.uid,
-            chunk=w.chunk,
-            kind="reordered" if reordered else "survivor",
-            context=context,
-            lost=seen.lost + gone.bit_count(),
-            lost_tokens=tokens - standing,
-            gained=(unseen & ~turned_in_front).bit_count(),
-            gained_tokens=(0 if w.clean else self._tokens_in_front[at]) - met,
-            reordered=reordered,
-            hole=seen.hole,
+            w.uid,
+            w.chunk,
+            "reordered" if reordered else "survivor",
+            context,
+            seen.lost + gone.bit_count(),
+            tokens - standing,
+            (unseen ^ turned_in_front).bit_count(),
+            (0 if w.clean else self._tokens_in_front[at]) - met,
+            reordered,
+            seen.hole,
         )
 
     def _seen(self, lineage: Lineage) -> _Seen:
@@ -173,30 +177,32 @@ class Comparison:
         """By place: the places of the live chunks that have seen what will stand there."""
         below: dict[str, int] = defaultdict(int)
         """By lineage: places of the live chunks that continue it."""
-        links: dict[str, Lineage] = {}
+        links: dict[str, tuple[int, str]] = {}
+        """By lineage: its length, and the key of all but its last."""
         for place, live in enumerate(self.live):
             link = live.antecedents if live else EMPTY
+            self._seen(link)
             below[link.key] |= 1 << place
             while link.parent is not None and link.key not in links:
-                links[link.key] = link
+                links[link.key] = link.length, link.parent.key
                 link = link.parent
         found = [0] * len(self.live)
-        for link in sorted(links.values(), key=len, reverse=True):
-            assert link.parent is not None
-            below[link.parent.key] |= below[link.key]
-            added = self._seen(link).places ^ self._seen(link.parent).places
+        for key, (_, front) in sorted(links.items(), key=itemgetter(1), reverse=True):
+            below[front] |= below[key]
+            added = self._known[key].places ^ self._known[front].places
             if added:
-                found[added.bit_length() - 1] |= below[link.key]
+                found[added.bit_length() - 1] |= below[key]
         return found
 
     def _tokens(self, places: int) -> int:
-        return sum([(places & chunks).bit_count() << bit for bit, chunks in enumerate(self._with_bit)])
+        return sum([(places & chunks).bit_count() << bit for bit, chunks in self._with_bit]) if places else 0
 
     @cached_property
-    def _with_bit(self) -> list[int]:
-        """By bit of a number: the places of chunks whose length has it. What a set of places holds is counted
-        by a few intersections, not by a loop over it."""
+    def _with_bit(self) -> list[tuple[int, int]]:
+        """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted by
+        a few intersections, not by a loop over it."""
         lengths = np.array(self._lengths)
         bits = range(max(self._lengths, default=0).bit_length())
         packed = [np.packbits(lengths >> bit & 1, bitorder="little").tobytes() for bit in bits]
-        return [int.from_bytes(places, "little") for places in packed]
+        found = [(bit, int.from_bytes(places, "little")) for bit, places in enumerate(packed)]
+        return [(bit, chunks) for bit, chunks in found if chunks]

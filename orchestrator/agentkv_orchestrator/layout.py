@@ -65,7 +65,7 @@ def lay_out(
     for w, row, position in zip(wanted, rows, positions, strict=False):
         live = graph.get(w.uid)
         if live is not None:
-            stay[Place(live.row - row, live.position - position)] += live.chunk.length
+            stay[Place(live.row - row, live.position - position)] += w.chunk.length
 
     now = Place(frame.start, frame.position)
     free = frame_moves or max(now.row + need.row, now.position + need.position) > max_rows

@@ -84,7 +84,8 @@ def _sites(
         costs,
         comparison.tokens - (wanted[-1].chunk.length if asked else 0),
         partial(_nearest, comparison, residency, costs.kl),
-        policy.stash,
+        costs.of("stash") if policy.stash else None,
+        costs.of("prefill"),
         asked,
     )
     clean: frozenset[str] = frozenset()
@@ -131,20 +132,16 @@ def _nearest(
 
 def _written(
     wanted: Wanted, chosen: Candidate, options: Sequence[Candidate], policy: Policy, owed: Starts
-) -> Iterator[Op]:
+) -> list[Op]:
     """The chosen steps as ops; the one that places the chunk says what else there was.
 
     owed: what is paid once and nothing in the plan pays yet.
     """
-    others = tuple(
-        [
-            _alternative(other, chosen, policy, owed.of(other))
-            for other in options
-            if other.name != chosen.name
-        ]
-    )
-    for step in chosen.steps:
-        yield step.write(wanted, others if step.kind in PLACING else ())
+    others = ()
+    if len(options) > 1:
+        rest = [other for other in options if other.name != chosen.name]
+        others = tuple([_alternative(other, chosen, policy, owed.of(other)) for other in rest])
+    return [step.write(wanted, others if step.kind in PLACING else ()) for step in chosen.steps]
 
 
 def _alternative(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> Alternative:
@@ -221,7 +218,7 @@ def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
 
 def written(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:
     kl = round(sum([op.kl for op in ops]), 6)
-    return Plan(
+    return Plan.model_construct(
         ops=tuple(ops),
         frame=frame,
         policy=policy.name,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .cost import CostTable, Timed
+from .cost import CostTable, Time, Timed
 from .diff import Change, Wanted
 from .errors_model import Where
 from .layout import Place
@@ -81,8 +81,10 @@ class Scene(NamedTuple):
     nearest: Callable[[int, Where, frozenset[str]], Change | None]
     """What KV conditioned on the closest of these contexts would miss as the n-th wanted chunk;
     `Change.context` is its key."""
-    stashing: bool
-    """What is exact goes to the store before it is lost."""
+    stashing: Time | None
+    """What is exact goes to the store before it is lost, and takes this; None where it does not."""
+    forward: Time
+    """What computing takes."""
     asked: bool
     """The window ends with something that has to be computed: what rows are repaired for."""
 
@@ -158,10 +160,10 @@ class Site:
     @property
     def stash(self) -> float:
         """Milliseconds to copy the live KV to the store, where it is worth that."""
-        live = self.placement
-        if live is None or not self.scene.stashing or not worth_storing(live, self.resident):
+        live, stashing = self.placement, self.scene.stashing
+        if live is None or stashing is None or not worth_storing(live, self.resident):
             return 0.0
-        return self.costs.time("stash", live.chunk.length)
+        return stashing.of(live.chunk.length)
 
     @property
     def context(self) -> str:
@@ -227,7 +229,7 @@ class Site:
         its start is charged once, where the choice is made."""
         ms = 0.0
         if timed == "prefill":
-            ms = round(self.costs.of(timed).more(self.wanted.chunk.length, self.rows_in_front), 4)
+            ms = round(self.scene.forward.more(self.wanted.chunk.length, self.rows_in_front), 4)
         elif timed:
             ms = round(self.costs.time(timed, self.wanted.chunk.length), 4)  # nothing else attends the window
         return Step(kind, reason, ms, round(kl, 6) if kl else 0.0, fields)
@@ -237,13 +239,13 @@ class Site:
     ) -> Step:
         """Rows of this chunk that run through the model, as a priced op; what their forward takes to start is
         charged once, where the choice is made."""
-        ms = self.costs.of("prefill").more(rows, self.rows_in_front + self.wanted.chunk.length // 2)
+        ms = self.scene.forward.more(rows, self.rows_in_front + self.wanted.chunk.length // 2)
         return Step(kind, reason, round(ms, 4), round(kl, 6), {**fields, "rows": rows})
 
     def candidate(self, *steps: Step) -> Candidate:
         last = steps[-1]
         ms, kl, name = last.ms, last.kl, NAMES[last.kind]
-        for step in reversed(steps[:-1]):
+        for step in steps[-2::-1] if len(steps) > 1 else ():
             ms, kl, name = round(ms + step.ms, 4), round(kl + step.kl, 6), f"{NAMES[step.kind]}+{name}"
         survives = steps[0].kind in (Keep, Rotate) and last.kind not in _REWRITES
         price = ms if survives else ms + self.stash
