@@ -52,7 +52,7 @@ def heirs(chosen: Sequence[Candidate], shares: Floats) -> list[Candidate]:
     if not computes.any() or not kls.any():
         return list(chosen)
     return [
-        c._replace(kl=kl, steps=(*c.steps[:-1], c.steps[-1]._replace(kl=kl))) if kl and c.computes else c
+        c.inheriting(kl) if kl and c.computes else c
         for c, kl in zip(chosen, inheritable(kls, computes, shares).tolist(), strict=True)
     ]
 

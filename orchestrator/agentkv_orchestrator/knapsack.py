@@ -4,6 +4,7 @@ What the linear relaxation leaves open (one step, seldom more than a few chunks 
 everything else is settled by its bound.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from .search import Limits, search
 
 _CLOSE = 0.01
 """A solution that is this share above the bound is not searched for a better one."""
-_CHUNKS, _STATES = 24, 96
+_CHUNKS, _STATES = 12, 64
 """How far a search goes: chunks that are left open, partial solutions that are kept."""
 
 
@@ -26,8 +27,11 @@ def cheapest(options: Options, budget: float) -> Picks:
     if relaxed.rate == 0:
         return relaxed.picks
     best = _give_back(options, relaxed.picks, budget)
-    if _price(options, best) > relaxed.bound * (1 + _CLOSE):
-        best = _give_back(options, _searched(options, best, relaxed, budget), budget)
+    for improved in (_in_one_step, _searched):
+        if _price(options, best) <= relaxed.bound * (1 + _CLOSE):
+            break
+        found = _give_back(options, improved(options, best, relaxed, budget), budget)
+        best = min(best, found, key=partial(_price, options))
     return best
 
 
@@ -38,6 +42,8 @@ class _Relaxed(NamedTuple):
     """No choice that fits costs less."""
     rate: float
     """Price of a KL where the budget ends; 0 where it is never reached."""
+    short: Picks
+    """The choice before the last step, which does not fit."""
 
 
 def _relaxed(options: Options, budget: float) -> _Relaxed:
@@ -50,17 +56,29 @@ def _relaxed(options: Options, budget: float) -> _Relaxed:
     picks = options.cheapest()
     kl, price = of(options.kl, picks).sum(), _price(options, picks)
     if not over(kl, budget):
-        return _Relaxed(picks, price, 0.0)
+        return _Relaxed(picks, price, 0.0, picks)
     steps = steps_of(options, picks)
     if not len(steps.row):
-        return _Relaxed(picks, price, 0.0)
+        return _Relaxed(picks, price, 0.0, picks)
     kls, prices = kl - steps.saved.cumsum(), price + steps.paid.cumsum()
     last = min(int((kls > room(budget)).sum()), len(kls) - 1)
-    taken = slice(0, last + 1)
-    picks[steps.row[taken]] = steps.option[taken]  # of several steps of a chunk the last one counts
+    picks[steps.row[:last]] = steps.option[:last]  # of several steps of a chunk the last one counts
+    short = picks.copy()
+    picks[steps.row[last]] = steps.option[last]
     rate = steps.paid[last] / steps.saved[last]
     bound = prices[last] - steps.paid[last] + rate * (kls[last] + steps.saved[last] - budget)
-    return _Relaxed(picks, float(bound), float(rate))
+    return _Relaxed(picks, float(bound), float(rate), short)
+
+
+def _in_one_step(options: Options, _: Picks, relaxed: _Relaxed, budget: float) -> Picks:
+    """What does not fit without the last step, with the cheapest single step after which it does."""
+    picks = relaxed.short.copy()
+    price, kl = of(options.price, picks), of(options.kl, picks)
+    fits = kl.sum() - kl[:, None] + options.kl <= room(budget)
+    paid = np.where(fits, options.price - price[:, None], np.inf)
+    row, option = np.unravel_index(paid.argmin(), paid.shape)
+    picks[row] = option
+    return picks
 
 
 class Steps(NamedTuple):

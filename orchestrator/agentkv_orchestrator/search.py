@@ -58,21 +58,24 @@ def search(options: Options, shares: Floats, starts: Starts, limits: Limits, mos
     pays = int(starts.forward > 0), 2 * int(starts.mend > 0)
     once = np.array([0.0, starts.forward, starts.mend, starts.forward + starts.mend])
     trail: list[tuple[Picks, Picks]] = []
+    needs = options.computes * pays[0] + options.mends * pays[1]
     for i, share in enumerate(shares.tolist()):
-        there = np.isfinite(options.price[i]).nonzero()[0]
-        computes = options.computes[i, there]
-        needs = states.paid[:, None] | (computes * pays[0] + options.mends[i, there] * pays[1])
-        kl = states.kl[:, None] + options.kl[i, there]
+        paid = states.paid[:, None] | needs[i]
+        kl = states.kl[:, None] + options.kl[i]
         if share:
-            kl += computes * inherited(share, states.kl)[:, None]
-        price = states.price[:, None] + options.price[i, there] + once[needs - states.paid[:, None]]
-        fits = (kl <= room(limits.budget)) & (price + limits.rate * kl + to_come[i] < limits.below)
+            kl += options.computes[i] * inherited(share, states.kl)[:, None]
+        price = states.price[:, None] + options.price[i]
+        if once[-1]:
+            price += once[paid - states.paid[:, None]]
+        judged = price + limits.rate * kl if limits.rate else price
+        fits = (kl <= room(limits.budget)) & (judged < limits.below - to_come[i])
         front, column = fits.nonzero()
-        states = _States(kl[fits], price[fits], needs[fits])
+        states = _States(kl[fits], price[fits], paid[fits])
         kept = _undominated(states, limits.rate, most)
         states = states.at(kept)
-        trail.append((front[kept], there[column[kept]]))
-    return _traced(trail, np.lexsort((states.kl, states.price))) if len(states.kl) else None
+        trail.append((front[kept], column[kept]))
+    best = np.lexsort((states.kl, states.price))[:1]
+    return _traced(trail, best[0]) if (states.price[best] < limits.below).any() else None
 
 
 def _undominated(states: _States, rate: float, most: int) -> Picks:
@@ -98,10 +101,9 @@ def _falling(price: Floats, order: Picks) -> Picks:
     return order[lower]
 
 
-def _traced(trail: list[tuple[Picks, Picks]], last: Picks) -> Picks:
-    """The picks that led to the first of the last states."""
+def _traced(trail: list[tuple[Picks, Picks]], state: np.intp) -> Picks:
+    """The picks that led to a state."""
     picks: list[int] = []
-    state = last[0]
     for front, column in reversed(trail):
         picks.append(column[state])
         state = front[state]

@@ -71,6 +71,12 @@ class Candidate(NamedTuple):
     """Runs some of its rows, with all others that mend."""
     name: str
 
+    def inheriting(self, kl: float) -> "Candidate":
+        """The same, a prefill that is, with this KL."""
+        (step,) = self.steps
+        step = Step(step.kind, step.reason, step.ms, kl, step.fields)
+        return Candidate((step,), self.ms, kl, self.price, False, True, False, self.name)
+
 
 class Scene(NamedTuple):
     """What all sites of a plan share."""
