@@ -102,18 +102,14 @@ class Comparison:
         self.live = [graph.get(w.uid) for w in wanted]
         """By place: what is live under the wanted uid."""
         self._lengths = [w.chunk.length for w in wanted]
-        self._tokens_in_front = list(accumulate(self._lengths, initial=0))
+        self.tokens_in_front = list(accumulate(self._lengths, initial=0))
+        """By place; the last one is the whole window."""
         self.fronts = list(accumulate((w.chunk.id for w in wanted), Lineage.then, initial=EMPTY))
         """By place: what will stand in front; the last one is the whole window."""
         self._places: dict[str, list[int]] = defaultdict(list)
         for place, w in enumerate(wanted):
             self._places[w.chunk.id].append(place)
         self._known = {EMPTY.key: _Seen()}
-
-    @property
-    def tokens(self) -> int:
-        """Of the wanted window."""
-        return self._tokens_in_front[-1]
 
     def changes(self, residency: Residency) -> list[Change]:
         """One per wanted chunk, in order."""
@@ -153,7 +149,7 @@ class Comparison:
             seen.lost + gone.bit_count(),
             tokens - standing,
             (unseen ^ turned_in_front).bit_count(),
-            (0 if w.clean else self._tokens_in_front[at]) - met,
+            (0 if w.clean else self.tokens_in_front[at]) - met,
             reordered,
             seen.hole,
         )
@@ -199,8 +195,8 @@ class Comparison:
 
     @cached_property
     def _with_bit(self) -> list[tuple[int, int]]:
-        """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted by
-        a few intersections, not by a loop over it."""
+        """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted
+        by a few intersections, not by a loop over it."""
         lengths = np.array(self._lengths)
         bits = range(max(self._lengths, default=0).bit_length())
         packed = [np.packbits(lengths >> bit & 1, bitorder="little").tobytes() for bit in bits]

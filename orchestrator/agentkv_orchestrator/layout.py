@@ -24,10 +24,10 @@ _ROUND = 256
 
 @dataclass(frozen=True)
 class Layout:
-    """The frame to come, and where every wanted uid stands in it."""
+    """The frame to come, and where each wanted chunk stands in it."""
 
     frame: Frame
-    places: dict[int, "Place"]
+    places: list["Place"]
 
 
 class Place(NamedTuple):
@@ -80,10 +80,10 @@ def lay_out(
         and start.position + need.position <= max_rows
     )
     start = min(best, key=lambda start: (abs(start.row - now.row), start), default=ORIGIN)
-    places = {
-        w.uid: Place(start.row + row, start.position + position)
-        for w, row, position in zip(wanted, rows, positions, strict=False)
-    }
+    places = [
+        Place(start.row + row, start.position + position)
+        for row, position in zip(rows[:-1], positions[:-1], strict=True)
+    ]
     return Layout(Frame(start=start.row, capacity=capacity, position=start.position), places)
 
 

@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def _frozen(kind: type[_T]) -> type[_T]:
-    """A plan has thousands of these. The planner makes them of figures of its own; they are checked where they
-    come from outside, as part of a Plan that is read."""
+    """A plan has thousands of these. The planner makes them of figures of its own; they are checked where
+    they come from outside, as part of a Plan that is read."""
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 

@@ -15,6 +15,7 @@ from .choose import choose, why_not
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
 from .errors_model import ErrorModel, Where
+from .figures import Figures
 from .layout import Layout, lay_out
 from .options import Floats, Starts, over
 from .outcome import after
@@ -80,20 +81,20 @@ def _sites(
 ) -> Iterator[Site]:
     comparison = Comparison(graph, wanted)
     asked = _asked(wanted, graph, residency)
+    fronts = comparison.tokens_in_front
+    window = fronts[-1] - (wanted[-1].chunk.length if asked else 0)
     scene = Scene(
         costs,
-        comparison.tokens - (wanted[-1].chunk.length if asked else 0),
+        window,
         partial(_nearest, comparison, residency, costs.kl),
-        costs.of("stash") if policy.stash else None,
-        costs.of("prefill"),
+        policy.stash,
+        Figures(costs, wanted, fronts[:-1], window),
         asked,
     )
     clean: frozenset[str] = frozenset()
-    places, first = layout.places, layout.frame.start
     for i, (w, change) in enumerate(zip(wanted, comparison.changes(residency), strict=True)):
-        place, resident = places[w.uid], residency.of(w.chunk.id)
-        live, front = comparison.live[i], comparison.fronts[i]
-        yield Site(scene, i, w, change, live, resident, place, place.row - first, front, clean)
+        live, front, resident = comparison.live[i], comparison.fronts[i], residency.of(w.chunk.id)
+        yield Site(scene, i, w, change, live, resident, layout.places[i], fronts[i], front, clean)
         clean = clean | {w.chunk.id} if w.clean else clean
 
 
@@ -137,7 +138,7 @@ def _written(
 
     owed: what is paid once and nothing in the plan pays yet.
     """
-    others = ()
+    others: tuple[Alternative, ...] = ()
     if len(options) > 1:
         rest = [other for other in options if other.name != chosen.name]
         others = tuple([_alternative(other, chosen, policy, owed.of(other)) for other in rest])

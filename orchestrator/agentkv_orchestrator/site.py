@@ -4,9 +4,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .cost import CostTable, Time, Timed
+from .cost import CostTable, Timed
 from .diff import Change, Wanted
 from .errors_model import Where
+from .figures import Figures
 from .layout import Place
 from .lineage import Lineage
 from .plan import (
@@ -87,10 +88,9 @@ class Scene(NamedTuple):
     nearest: Callable[[int, Where, frozenset[str]], Change | None]
     """What KV conditioned on the closest of these contexts would miss as the n-th wanted chunk;
     `Change.context` is its key."""
-    stashing: Time | None
-    """What is exact goes to the store before it is lost, and takes this; None where it does not."""
-    forward: Time
-    """What computing takes."""
+    stashing: bool
+    """What is exact goes to the store before it is lost."""
+    figures: Figures
     asked: bool
     """The window ends with something that has to be computed: what rows are repaired for."""
 
@@ -153,8 +153,9 @@ class Site:
         self.rows_in_front = rows_in_front
         self.at = {"row": place.row, "position": place.position}
         self.front, self.clean_front = front, clean_front
-        self.where = Where(wanted.chunk.kind, wanted.chunk.length, rows_in_front, scene.window_tokens)
-        self.weight = self.costs.kl.weight(self.where)
+        self.weight = scene.figures.weights[number]
+        kind, tokens = wanted.chunk.kind, wanted.chunk.length
+        self.where = Where(kind, tokens, rows_in_front, scene.window_tokens, self.weight)
         self.bare = self.outlived = self.same = self.stands = False
         if live is None:
             return
@@ -166,10 +167,10 @@ class Site:
     @property
     def stash(self) -> float:
         """Milliseconds to copy the live KV to the store, where it is worth that."""
-        live, stashing = self.placement, self.scene.stashing
-        if live is None or stashing is None or not worth_storing(live, self.resident):
+        live = self.placement
+        if live is None or not self.scene.stashing or not worth_storing(live, self.resident):
             return 0.0
-        return stashing.of(live.chunk.length)
+        return self.scene.figures.ms("stash")[self.number]
 
     @property
     def context(self) -> str:
@@ -188,7 +189,7 @@ class Site:
         change = self.scene.nearest(self.number, where, keys)
         if change is None:
             return None
-        kl = self.costs.kl.stale(change, where, self.weight) + self.hearsay(change.context)
+        kl = self.costs.kl.stale(change, where) + self.hearsay(change.context)
         return change.context, kl, f"for a context like this; {difference(change)}"
 
     def hearsay(self, key: str) -> float:
@@ -209,7 +210,7 @@ class Site:
             return 0.0
         if self.bare or self.outlived:
             return self.costs.kl.bare(self.where)
-        return self.costs.kl.stale(self.change, self.where, self.weight)
+        return self.costs.kl.stale(self.change, self.where)
 
     @property
     def heard(self) -> float:
@@ -231,13 +232,8 @@ class Site:
         fields: dict[str, Any],
         kl: float = 0.0,
     ) -> Step:
-        """A priced op for this chunk; fields: what this kind says besides. All prefills run as one forward, and
-        its start is charged once, where the choice is made."""
-        ms = 0.0
-        if timed == "prefill":
-            ms = round(self.scene.forward.more(self.wanted.chunk.length, self.rows_in_front), 4)
-        elif timed:
-            ms = round(self.costs.time(timed, self.wanted.chunk.length), 4)  # nothing else attends the window
+        """A priced op for this chunk; fields: what this kind says besides."""
+        ms = self.scene.figures.ms(timed)[self.number] if timed else 0.0
         return Step(kind, reason, ms, round(kl, 6) if kl else 0.0, fields)
 
     def mend(
@@ -245,7 +241,7 @@ class Site:
     ) -> Step:
         """Rows of this chunk that run through the model, as a priced op; what their forward takes to start is
         charged once, where the choice is made."""
-        ms = self.scene.forward.more(rows, self.rows_in_front + self.wanted.chunk.length // 2)
+        ms = self.costs.of("prefill").more(rows, self.rows_in_front + self.wanted.chunk.length // 2)
         return Step(kind, reason, round(ms, 4), round(kl, 6), {**fields, "rows": rows})
 
     def candidate(self, *steps: Step) -> Candidate:
