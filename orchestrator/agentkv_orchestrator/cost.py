@@ -51,7 +51,7 @@ class Time(_Frozen):
     per_token_rank: float = Field(default=0.0, ge=0)
 
     def of(self, tokens: _N, rows_in_front: _N | int = 0, rank: _N | int = 0) -> _N:
-        """Of one chunk, or of each of several. rank: of the patch, which has no more than the chunk tokens."""
+        """Of one chunk, or of each of several. rank: of the patch, at most the tokens."""
         patch = rank * (self.per_rank + self.per_token_rank * tokens)
         return self.base + patch + self.more(tokens, rows_in_front)
 

@@ -127,7 +127,7 @@ class Comparison:
         """
         w = self._wanted[at]
         front = EMPTY if w.clean else self.fronts[at]
-        if antecedents == front:
+        if antecedents.key == front.key:
             return Change(w.uid, w.chunk, "kept", context)
         seen = self._seen(antecedents)
         in_front = 0 if w.clean else (1 << at) - 1
@@ -155,7 +155,8 @@ class Comparison:
         )
 
     def _seen(self, lineage: Lineage) -> _Seen:
-        return lineage.fold(self._known, self._then)
+        known = self._known.get(lineage.key)
+        return lineage.fold(self._known, self._then) if known is None else known
 
     def _then(self, seen: _Seen, link: Lineage) -> _Seen:
         places, tokens, lost, hole, ordered = seen

@@ -18,7 +18,6 @@ from xxhash import xxh3_128_hexdigest
 
 from .diff import Change
 
-
 _Floats = npt.NDArray[np.float64]
 
 

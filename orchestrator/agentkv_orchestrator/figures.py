@@ -24,8 +24,8 @@ class Figures:
         """Share of the window's KL that an error of the chunk makes."""
 
     def ms(self, op: Timed) -> list[float]:
-        """Milliseconds of this op on each chunk. All prefills run as one forward: its start, charged once where
-        the choice is made, is not in them. Raises PlanError when the cost table does not know the op."""
+        """Milliseconds of this op on each chunk. All prefills run as one forward: its start, charged once
+        where the choice is made, is not in them. Raises PlanError when the cost table lacks the op."""
         if op not in self._ms:
             time, rank = self._costs.of(op), np.minimum(self._costs.rank, self._tokens)
             prefill = op == "prefill"  # nothing else attends the window

@@ -92,9 +92,10 @@ def _sites(
         asked,
     )
     clean: frozenset[str] = frozenset()
-    for i, (w, change) in enumerate(zip(wanted, comparison.changes(residency), strict=True)):
-        live, front, resident = comparison.live[i], comparison.fronts[i], residency.of(w.chunk.id)
-        yield Site(scene, i, w, change, live, resident, layout.places[i], fronts[i], front, clean)
+    placed = zip(wanted, comparison.changes(residency), layout.rows, layout.positions, strict=True)
+    for i, (w, change, row, position) in enumerate(placed):
+        live, front, held = comparison.live[i], comparison.fronts[i], residency.of(w.chunk.id)
+        yield Site(scene, i, w, change, live, held, row, position, fronts[i], front, clean)
         clean = clean | {w.chunk.id} if w.clean else clean
 
 

@@ -8,7 +8,6 @@ from .cost import CostTable, Timed
 from .diff import Change, Wanted
 from .errors_model import Where
 from .figures import Figures
-from .layout import Place
 from .lineage import Lineage
 from .plan import (
     NAMES,
@@ -27,6 +26,7 @@ from .residency import Resident
 from .window import Placement
 
 MadeOp = Placing | Applying | FormCanonical
+_STANDING: frozenset[type] = frozenset((Keep, Rotate))
 _MENDING: frozenset[type] = frozenset((EstimatePatch, Repair))
 _REWRITES: frozenset[type] = frozenset((ApplyRemoval, Repair))
 
@@ -141,7 +141,8 @@ class Site:
         change: Change,
         live: Placement | None,
         resident: Resident,
-        place: Place,
+        row: int,
+        position: int,
         rows_in_front: int,
         front: Lineage,
         clean_front: frozenset[str],
@@ -151,7 +152,7 @@ class Site:
         self.scene, self.costs, self.number = scene, scene.costs, number
         self.wanted, self.change, self.placement, self.resident = wanted, change, live, resident
         self.rows_in_front = rows_in_front
-        self.at = {"row": place.row, "position": place.position}
+        self.at = {"row": row, "position": position}
         self.front, self.clean_front = front, clean_front
         self.weight = scene.figures.weights[number]
         kind, tokens = wanted.chunk.kind, wanted.chunk.length
@@ -162,7 +163,7 @@ class Site:
         self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
         self.outlived = bool(live.clean_front) and live.outlives(clean_front)
         self.same = change.kind == "kept" and (wanted.clean or not (self.bare or self.outlived))
-        self.stands = live.row == place.row and live.position == place.position
+        self.stands = live.row == row and live.position == position
 
     @property
     def stash(self) -> float:
@@ -249,7 +250,7 @@ class Site:
         ms, kl, name = last.ms, last.kl, NAMES[last.kind]
         for step in steps[-2::-1] if len(steps) > 1 else ():
             ms, kl, name = round(ms + step.ms, 4), round(kl + step.kl, 6), f"{NAMES[step.kind]}+{name}"
-        survives = steps[0].kind in (Keep, Rotate) and last.kind not in _REWRITES
+        survives = steps[0].kind in _STANDING and last.kind not in _REWRITES
         price = ms if survives else ms + self.stash
         return Candidate(steps, ms, kl, price, survives, last.kind is Prefill, last.kind in _MENDING, name)
 
