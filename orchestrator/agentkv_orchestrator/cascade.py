@@ -16,9 +16,9 @@ from .search import Limits, search
 from .site import Candidate
 
 _ROUNDS = 4
-"""How often a choice is tried that is charged what the last one would have inherited."""
+"""How often a choice is tried that is charged for what it would inherit."""
 _CLOSE = 0.01
-"""A choice that is this share above what none can be below is not improved."""
+"""A choice that is this share above what none can be below, or below the budget, is not improved."""
 _STATES = 512
 """Partial choices that a search keeps; those of a dozen chunks are seldom more."""
 
@@ -68,26 +68,30 @@ def settled(
     """A cheap choice that fits with what it inherits.
 
     picks: the best one as long as nothing is inherited; nothing that fits is cheaper. within: the cheapest
-    choice inside a budget, as each candidate states its KL. Every chunk is charged what
-    it would inherit behind the last choice; where choices come back, the budget shrinks by what was over. If
-    nothing fits, all is computed that is off, and then nothing is inherited.
+    choice inside a budget, as each candidate states its KL.
+
+    Every chunk is charged for what it would inherit. Behind `picks` that is too much, by as much as they are
+    over the budget; from then on a charge goes half the way to what its choice makes of it. Where a choice is
+    over twice, the budget shrinks by as much. If nothing fits, all is computed that is off, and then nothing
+    is inherited.
     """
     best = options.closest()
     price, enough = options.total(best, starts), options.total(picks, starts) * (1 + _CLOSE)
-    allowance, tried = budget, set[bytes]()
     heard = inherits(options, picks, shares)
+    charge = heard * budget / total_kl(options, picks, heard)
+    allowance, was_over = budget, False
     for _ in range(_ROUNDS):
-        if heard.tobytes() in tried:
-            allowance = max(0.0, allowance - total_kl(options, picks, heard) + budget)
-        tried.add(heard.tobytes())
-        picks = within(options.charged(heard), allowance)
+        picks = within(options.charged(charge), allowance)
         heard = inherits(options, picks, shares)
-        if not over(total_kl(options, picks, heard), budget):
-            total = options.total(picks, starts)
-            if total < price:
-                best, price = picks, total
-            if price <= enough or heard.tobytes() in tried:
+        kl, total = total_kl(options, picks, heard), options.total(picks, starts)
+        if over(kl, budget):
+            allowance *= budget / kl if was_over else 1.0
+        elif total < price:
+            best, price = picks, total
+            if price <= enough or kl >= budget * (1 - _CLOSE):
                 break
+        was_over = over(kl, budget)
+        charge = (charge + heard) / 2
     return best
 
 
