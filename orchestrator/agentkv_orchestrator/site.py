@@ -125,7 +125,7 @@ class Site:
     outlived: bool
     """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
     same: bool
-    """The live KV has seen what it would see now."""
+    """The live KV has seen what it would see now; of a clean view, is nothing but that."""
     stands: bool
     """The live KV is where it has to be, in rows and in positions."""
     weight: float
@@ -162,7 +162,8 @@ class Site:
             return
         self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
         self.outlived = bool(live.clean_front) and live.outlives(clean_front)
-        self.same = change.kind == "kept" and (wanted.clean or not (self.bare or self.outlived))
+        other = live.hearsay > 0 if wanted.clean else self.bare or self.outlived
+        self.same = change.kind == "kept" and not other
         self.stands = live.row == row and live.position == position
 
     @property
