@@ -98,5 +98,13 @@ def settled(
 def searched(options: Options, budget: float, shares: Floats, starts: Starts, best: Picks) -> Picks:
     """The cheapest choice there is, if `best`, which fits, is not."""
     limits = Limits(budget, options.total(best, starts) * (1 - 1e-9))
-    found = search(options, shares, starts, limits, _STATES)
-    return best if found is None else found
+    settled_rows = ~options.open & ~options.computes[:, 0]
+    # Neighbours that leave no choice are one row: they only add up.
+    heads = (~settled_rows | ~np.append(False, settled_rows[:-1])).nonzero()[0]
+    rows = Options(*(np.add.reduceat(table, heads) for table in options))
+    found = search(rows, shares[heads], starts, limits, _STATES)
+    if found is None:
+        return best
+    picks = np.zeros_like(best)
+    picks[heads] = found
+    return picks

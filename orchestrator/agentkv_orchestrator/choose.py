@@ -11,8 +11,9 @@ from .options import Floats, Options, Picks, Starts, of, over
 from .policy import Policy
 from .site import Candidate, Site
 
-SEARCHED = 24
-"""Chunks with a choice up to which every partial choice worth keeping is looked at."""
+FEW, SEARCHED = 10, 24
+"""Chunks with a choice up to which every partial choice worth keeping is looked at: at once, or once a good
+choice is known that most of them have to beat."""
 
 
 def choose(
@@ -69,11 +70,15 @@ def _balanced(
     Without that the choice is no dearer; if it fits nevertheless, it is the best there is.
     """
     options = Options.of(groups)
-    picks = _within(options, budget, starts)
-    if over(total_kl(options, picks, inherits(options, picks, shares)), budget):
-        picks = settled(options, picks, budget, shares, starts, partial(_within, starts=starts))
-        if sum([len(group) > 1 for group in groups]) <= SEARCHED:
-            picks = searched(options, budget, shares, starts, picks)
+    choices = options.open.sum()
+    if choices <= FEW:
+        picks = searched(options, budget, shares, starts, options.closest())
+    else:
+        picks = _within(options, budget, starts)
+        if over(total_kl(options, picks, inherits(options, picks, shares)), budget):
+            picks = settled(options, picks, budget, shares, starts, partial(_within, starts=starts))
+            if choices <= SEARCHED:
+                picks = searched(options, budget, shares, starts, picks)
     return [group[pick] for group, pick in zip(groups, picks.tolist(), strict=True)]
 
 

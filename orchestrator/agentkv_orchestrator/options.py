@@ -66,6 +66,12 @@ class Options(NamedTuple):
         mends[there] = [c.mends for c in every]
         return cls(price, kl, computes, mends)
 
+    @property
+    def open(self) -> Flags:
+        """By chunk, whether there is a choice. [chunks]"""
+        several: Flags = np.isfinite(self.price).sum(axis=1) > 1
+        return several
+
     def without(self, out: Flags) -> "Options":
         """The same, some of them out of the question. out: [chunks, candidates]"""
         return self._replace(price=np.where(out, np.inf, self.price), kl=np.where(out, np.inf, self.kl))

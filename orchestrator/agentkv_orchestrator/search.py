@@ -53,7 +53,9 @@ def search(options: Options, shares: Floats, starts: Starts, limits: Limits, mos
     """
     costs = options.costs(limits.rate)
     least = costs.min(axis=1)
-    to_come = np.append(np.cumsum(least[::-1])[::-1][1:], 0.0) - limits.rate * limits.budget
+    to_come = np.append(np.cumsum(least[::-1])[::-1][1:], 0.0)
+    if limits.rate:  # whose budget is finite
+        to_come -= limits.rate * limits.budget
     states = _States(np.array([limits.kl]), np.array([limits.price]), np.zeros(1, dtype=np.intp))
     pays = int(starts.forward > 0), 2 * int(starts.mend > 0)
     once = np.array([0.0, starts.forward, starts.mend, starts.forward + starts.mend])
