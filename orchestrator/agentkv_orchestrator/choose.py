@@ -65,21 +65,27 @@ def _fastest(candidates: Sequence[Candidate]) -> Candidate:
 def _balanced(
     groups: Sequence[Sequence[Candidate]], budget: float, starts: Starts, shares: Floats
 ) -> list[Candidate]:
-    """The cheapest choice inside the budget, what is inherited counted.
-
-    Without that the choice is no dearer; if it fits nevertheless, it is the best there is.
-    """
+    """The cheapest choice inside the budget, what is inherited counted: the cheapest of each chunk where that
+    fits and needs no forward."""
     options = Options.of(groups)
+    picks = options.cheapest()
+    forward = of(options.computes | options.mends, picks).any()
+    if forward or over(of(options.kl, picks).sum(), budget):
+        picks = _bought(options, budget, starts, shares)
+    return [group[pick] for group, pick in zip(groups, picks.tolist(), strict=True)]
+
+
+def _bought(options: Options, budget: float, starts: Starts, shares: Floats) -> Picks:
+    """As `_balanced`. With nothing inherited a choice is no dearer; if it fits nevertheless, it is the best
+    there is."""
     choices = options.open.sum()
     if choices <= FEW:
-        picks = searched(options, budget, shares, starts, options.closest())
-    else:
-        picks = _within(options, budget, starts)
-        if over(total_kl(options, picks, inherits(options, picks, shares)), budget):
-            picks = settled(options, picks, budget, shares, starts, partial(_within, starts=starts))
-            if choices <= SEARCHED:
-                picks = searched(options, budget, shares, starts, picks)
-    return [group[pick] for group, pick in zip(groups, picks.tolist(), strict=True)]
+        return searched(options, budget, shares, starts, options.closest())
+    picks = _within(options, budget, starts)
+    if not over(total_kl(options, picks, inherits(options, picks, shares)), budget):
+        return picks
+    picks = settled(options, picks, budget, shares, starts, partial(_within, starts=starts))
+    return searched(options, budget, shares, starts, picks) if choices <= SEARCHED else picks
 
 
 def _within(options: Options, budget: float, starts: Starts) -> Picks:

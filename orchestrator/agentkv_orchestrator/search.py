@@ -73,9 +73,10 @@ def search(options: Options, shares: Floats, starts: Starts, limits: Limits, mos
         fits = (kl <= room(limits.budget)) & (judged < limits.below - to_come[i])
         front, column = fits.nonzero()
         states = _States(kl[fits], price[fits], paid[fits])
-        kept = _undominated(states, limits.rate, most)
-        states = states.at(kept)
-        trail.append((front[kept], column[kept]))
+        if len(front) > 1:
+            kept = _undominated(states, limits.rate, most)
+            states, front, column = states.at(kept), front[kept], column[kept]
+        trail.append((front, column))
     best = np.lexsort((states.kl, states.price))[:1]
     return _traced(trail, best[0]) if (states.price[best] < limits.below).any() else None
 
