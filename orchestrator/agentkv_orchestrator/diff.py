@@ -198,8 +198,7 @@ class Comparison:
     def _with_bit(self) -> list[tuple[int, int]]:
         """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted
         by a few intersections, not by a loop over it."""
-        lengths = np.array(self._lengths)
-        bits = range(max(self._lengths, default=0).bit_length())
-        packed = [np.packbits(lengths >> bit & 1, bitorder="little").tobytes() for bit in bits]
-        found = [(bit, int.from_bytes(places, "little")) for bit, places in enumerate(packed)]
+        bits = np.arange(max(self._lengths, default=0).bit_length())
+        packed = np.packbits(np.array(self._lengths) >> bits[:, None] & 1, axis=1, bitorder="little")
+        found = [(bit, int.from_bytes(places.tobytes(), "little")) for bit, places in enumerate(packed)]
         return [(bit, chunks) for bit, chunks in found if chunks]
