@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_args
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    PlainSerializer,
     PositiveInt,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -32,16 +33,13 @@ def _frozen(kind: type[_T]) -> type[_T]:
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
-@_frozen
-class Alternative:
+class Alternative(NamedTuple):
     """What could have been done instead."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
     ms: float
     kl: float
-    reason: str = ""
+    reason: str
     """What it would have started from, as the reason of an op says it."""
     why_not: str
 
@@ -58,7 +56,7 @@ class BaseOp:
     """Predicted time of this op."""
     kl: float = 0.0
     """Predicted KL of the chunk; where several ops make one chunk's KV, the last carries it."""
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Annotated[Alternative, PlainSerializer(Alternative._asdict)], ...] = ()
 
 
 @_frozen

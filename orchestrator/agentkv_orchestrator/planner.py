@@ -149,7 +149,7 @@ def _written(
 def _alternative(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> Alternative:
     ms = round(other.ms + owed, 4) if owed else other.ms
     reason, passed = other.steps[-1].reason, why_not(other, chosen, policy, owed)
-    return Alternative(name=other.name, ms=ms, kl=other.kl, reason=reason, why_not=passed)
+    return Alternative(other.name, ms, other.kl, reason, passed)
 
 
 def _stashes(
