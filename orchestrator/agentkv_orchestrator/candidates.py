@@ -152,6 +152,7 @@ def clean_view(site: Site) -> Candidate:
 STORED: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, estimated)
 """These start from something that the store holds."""
 OTHERS: tuple[Rule, ...] = (repair, prefill)
+EVERY = STORED + OTHERS
 CLEAN: tuple[Rule, ...] = (clean_view,)
 
 
@@ -160,7 +161,7 @@ def candidates(site: Site) -> list[Candidate]:
     standing = keep(site) if site.stands else rotate(site)
     if standing is not None and standing.kl == 0 and site.stands:
         return [standing]
-    rules = CLEAN if site.wanted.clean else OTHERS if site.resident is NOTHING else (*STORED, *OTHERS)
+    rules = CLEAN if site.wanted.clean else OTHERS if site.resident is NOTHING else EVERY
     found = [made for rule in rules if (made := rule(site)) is not None]
     return found if standing is None else [standing, *found]
 

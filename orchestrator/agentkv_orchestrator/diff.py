@@ -192,7 +192,9 @@ class Comparison:
         return found
 
     def _tokens(self, places: int) -> int:
-        return sum([(places & chunks).bit_count() << bit for bit, chunks in self._with_bit]) if places else 0
+        if not places & (places - 1):  # one place or none
+            return self._lengths[places.bit_length() - 1] if places else 0
+        return sum([(places & chunks).bit_count() << bit for bit, chunks in self._with_bit])
 
     @cached_property
     def _with_bit(self) -> list[tuple[int, int]]:
