@@ -17,7 +17,7 @@ from .site import Candidate
 
 _ROUNDS = 4
 """How often a choice is tried that is charged for what it would inherit."""
-_CLOSE = 0.01
+_CLOSE = 0.02
 """A choice that is this share above what none can be below, or below the budget, is not improved."""
 _STATES = 512
 """Partial choices that a search keeps; those of a dozen chunks are seldom more."""

@@ -14,7 +14,7 @@ from .search import Limits, search
 
 _CLOSE = 0.01
 """A solution that is this share above the bound is not searched for a better one."""
-_CHUNKS, _STATES = 12, 64
+_CHUNKS, _STATES = 8, 64
 """How far a search goes: chunks that are left open, partial solutions that are kept."""
 
 
