@@ -7,6 +7,7 @@ since are wanted and not there: the next plan loads or computes them, like anyth
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -271,5 +272,5 @@ def _only(content: Content, placed: list[Placement]) -> Content:
 def _shifted(plan: Plan | None, shift: int) -> Plan | None:
     if plan is None:
         return None
-    ops = (op if op.uid is None else op.model_copy(update={"uid": op.uid + shift}) for op in plan.ops)
+    ops = (op if op.uid is None else replace(op, uid=op.uid + shift) for op in plan.ops)
     return plan.model_copy(update={"ops": tuple(ops)})

@@ -1,10 +1,12 @@
-"""Planning, checking and book-keeping of edits of long windows: no tensors, milliseconds of one thread."""
+"""Planning, checking and book-keeping of edits of long windows: no tensors, processor milliseconds of one
+thread."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from agentkv_orchestrator.check import check
@@ -12,10 +14,11 @@ from agentkv_orchestrator.chunks import Chunk, digest
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.errors import PlanError
+from agentkv_orchestrator.lineage import EMPTY
 from agentkv_orchestrator.plan import Plan
 from agentkv_orchestrator.planner import after, make_plan
 from agentkv_orchestrator.policy import Policy
-from agentkv_orchestrator.residency import FrozenResidency, Resident
+from agentkv_orchestrator.residency import Context, FrozenResidency, Resident
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 CHUNKS = (200, 2000)
@@ -98,6 +101,46 @@ def timestamp_in_front(case: Case, live: Window) -> Window:
     return [case.fresh(1), *live[1:]]
 
 
+def all_shuffled(case: Case, live: Window) -> Window:
+    return [live[0], *Random(0).sample(live[1:], len(live) - 1), case.fresh(1)]
+
+
+def every_tenth_recalled(case: Case, live: Window) -> Window:
+    """As a canonical, in place of what stood there."""
+    back = {i: case.fresh(i + 1) for i in range(5, len(live), 10)}
+    held = Resident(tokens=TOKENS, canonical=True)
+    case.held = FrozenResidency({w.chunk.id: held for w in back.values()})
+    return [back.get(i, w) for i, w in enumerate(live)]
+
+
+def second_half_loaded(case: Case, live: Window) -> Window:
+    """All of the window is stored as it was and its second half has left; a chunk of the first half leaves as
+    the other comes back."""
+    residents, contexts, front = {}, {}, EMPTY
+    for i, w in enumerate(live):
+        residents[w.chunk.id] = Resident(tokens=TOKENS, canonical=True, conditioned=frozenset({front.key}))
+        contexts[front.key] = Context(chunks=front, tokens=i * TOKENS)
+        front = front.then(w.chunk.id)
+    case.held = FrozenResidency(residents, contexts)
+    first = live[: len(live) // 2]
+    case.graph = after(case.graph, case.planned(case.graph, first), first, case.held)
+    return [*live[:3], *live[4:]]
+
+
+def on_half_the_kl(edit: Edit) -> Edit:
+    """The same with half the budget that leaving all as it is would take: much has to be chosen."""
+
+    def tight(case: Case, live: Window) -> Window:
+        wanted = edit(case, live)
+        case.policy = Policy(name="fast")
+        left = case.planned(case.graph, wanted).predicted_kl
+        case.policy = Policy(kl_budget=left / 2)
+        return wanted
+
+    tight.__name__ = f"{edit.__name__}_on_half_the_kl"
+    return tight
+
+
 EDITS: tuple[Edit, ...] = (
     append,
     slide,
@@ -108,6 +151,13 @@ EDITS: tuple[Edit, ...] = (
     first_to_the_end,
     last_to_the_front,
     timestamp_in_front,
+    all_shuffled,
+    every_tenth_recalled,
+    second_half_loaded,
+    *map(
+        on_half_the_kl,
+        (timestamp_in_front, reorder_of_three, all_shuffled, every_tenth_recalled, second_half_loaded),
+    ),
 )
 
 
@@ -141,7 +191,7 @@ def _row(case: Case, name: str, rounds: int, hardware: str) -> dict[str, Any]:
 def _median(work: Callable[[], object], rounds: int) -> float:
     laps = []
     for _ in range(rounds + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        laps.append((time.perf_counter() - start) * 1e3)
+        laps.append((time.process_time() - start) * 1e3)
     return round(statistics.median(laps[1:]), 3)

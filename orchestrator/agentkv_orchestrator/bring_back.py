@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .cost import CostTable
 from .diff import Wanted
@@ -49,7 +50,7 @@ def with_bring_back(
         ms[op.uid] += op.ms
         kl[op.uid] += op.kl
     ops = tuple(
-        op.model_copy(update={"bring_back_ms": round(ms[op.uid], 4), "bring_back_kl": round(kl[op.uid], 6)})
+        replace(op, bring_back_ms=round(ms[op.uid], 4), bring_back_kl=round(kl[op.uid], 6))
         if isinstance(op, Evict)
         else op
         for op in plan.ops

@@ -30,7 +30,7 @@ def keep(site: Site) -> Candidate | None:
     """Stand still."""
     if not site.may_stand or not site.stands:
         return None
-    return site.candidate(site.step(Keep, None, _standing(site), site.stale + site.heard, **site.at))
+    return site.candidate(site.step(Keep, None, _standing(site), site.at, site.stale + site.heard))
 
 
 def rotate(site: Site) -> Candidate | None:
@@ -39,7 +39,7 @@ def rotate(site: Site) -> Candidate | None:
         return None
     origin = {"from_row": site.placement.row, "from_position": site.placement.position}
     kl = site.stale + site.heard
-    return site.candidate(site.step(Rotate, "rotate", _standing(site), kl, **site.at, **origin))
+    return site.candidate(site.step(Rotate, "rotate", _standing(site), {**site.at, **origin}, kl))
 
 
 def removal(site: Site) -> Candidate | None:
@@ -59,7 +59,7 @@ def removal(site: Site) -> Candidate | None:
     reason = f"a removal patch is stored for {count(site.change.lost)} that left"
     moved = standing.steps[0]._replace(kl=0.0)
     fields = {"before": before, "after": site.context, "leaves": left / site.weight}
-    applied = site.step(ApplyRemoval, "apply_removal", reason, kl, **fields)
+    applied = site.step(ApplyRemoval, "apply_removal", reason, fields, kl)
     return site.candidate(moved, applied)
 
 
@@ -69,7 +69,7 @@ def load(site: Site) -> Candidate | None:
     if found is None:
         return None
     context, kl, why = found
-    step = site.step(Load, "load", f"KV is stored {why}", kl, **site.at, context=context)
+    step = site.step(Load, "load", f"KV is stored {why}", {**site.at, "context": context}, kl)
     return site.candidate(site.fetched(step, "conditioned", context))
 
 
@@ -81,7 +81,7 @@ def patch(site: Site) -> Candidate | None:
     context, kl, why = found
     left = site.costs.kl.patched(site.where)
     fields = {"context": context, "leaves": left / site.weight}
-    applied = site.step(ApplyPatch, "apply_patch", f"a patch is stored {why}", kl + left, **fields)
+    applied = site.step(ApplyPatch, "apply_patch", f"a patch is stored {why}", fields, kl + left)
     return site.candidate(_placed(site, "base of the patch"), site.fetched(applied, "patch", context))
 
 
@@ -96,7 +96,7 @@ def orbit(site: Site) -> Candidate | None:
     kl = left + site.hearsay(key)
     reason = f"a patch is stored for the {count(site.front.length)} in front, in any order"
     fields = {"antecedent_set": key, "leaves": left / site.weight}
-    applied = site.step(ApplyOrbit, "apply_orbit", reason, kl, **fields)
+    applied = site.step(ApplyOrbit, "apply_orbit", reason, fields, kl)
     return site.candidate(_placed(site, "base of the orbit patch"), site.fetched(applied, "orbit", key))
 
 
@@ -136,7 +136,7 @@ def repair(site: Site) -> Candidate | None:
 def prefill(site: Site) -> Candidate:
     """Compute the chunk where it stands. Always possible."""
     reason = f"computed behind {count(site.front.length)}" if site.front.length else "computed at the front"
-    return site.candidate(site.step(Prefill, "prefill", reason, **site.at))
+    return site.candidate(site.step(Prefill, "prefill", reason, site.at))
 
 
 def clean_view(site: Site) -> Candidate:
@@ -144,13 +144,15 @@ def clean_view(site: Site) -> Candidate:
     placed = _placed(site, "a clean view was asked for")
     if site.resident.canonical:
         return site.candidate(placed)
-    formed = site.step(FormCanonical, "form_canonical", "the clean view needs a canonical and none is stored")
+    reason = "the clean view needs a canonical and none is stored"
+    formed = site.step(FormCanonical, "form_canonical", reason, {})
     return site.candidate(formed, placed)
 
 
 STORED: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, estimated)
 """These start from something that the store holds."""
 OTHERS: tuple[Rule, ...] = (repair, prefill)
+EVERY = STORED + OTHERS
 CLEAN: tuple[Rule, ...] = (clean_view,)
 
 
@@ -159,13 +161,13 @@ def candidates(site: Site) -> list[Candidate]:
     standing = keep(site) if site.stands else rotate(site)
     if standing is not None and standing.kl == 0 and site.stands:
         return [standing]
-    rules = CLEAN if site.wanted.clean else OTHERS if site.resident is NOTHING else (*STORED, *OTHERS)
+    rules = CLEAN if site.wanted.clean else OTHERS if site.resident is NOTHING else EVERY
     found = [made for rule in rules if (made := rule(site)) is not None]
     return found if standing is None else [standing, *found]
 
 
 def _placed(site: Site, reason: str, kl: float = 0.0) -> Step:
-    step = site.step(PlaceCanonical, "place_canonical", reason, kl, **site.at)
+    step = site.step(PlaceCanonical, "place_canonical", reason, site.at, kl)
     return site.fetched(step, "canonical")
 
 

@@ -2,19 +2,26 @@
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 from .candidates import clean_view, keep, prefill
-from .cascade import Starts, heirs, inheritable, searched, settled, total_kl
-from .knapsack import Options, cheapest, over
+from .cascade import heirs, inherits, searched, settled, total_kl
+from .knapsack import cheapest
+from .options import Floats, Options, Picks, Starts, of, over
 from .policy import Policy
 from .site import Candidate, Site
 
-SEARCHED = 24
-"""Chunks with a choice up to which every partial choice worth keeping is looked at."""
+FEW, SEARCHED = 10, 24
+"""Chunks with a choice up to which every partial choice worth keeping is looked at: at once, or once a good
+choice is known that most of them have to beat."""
 
 
 def choose(
-    sites: Sequence[Site], options: Options, policy: Policy, starts: Starts, shares: Sequence[float]
+    sites: Sequence[Site],
+    groups: Sequence[Sequence[Candidate]],
+    policy: Policy,
+    starts: Starts,
+    shares: Floats,
 ) -> list[Candidate]:
     """Pick from each chunk's candidates; what exact picks is always among them.
 
@@ -24,9 +31,9 @@ def choose(
     if policy.name == "exact":
         return _exact(sites)
     if policy.name == "fast":
-        chosen = [_fastest(candidates) for candidates in options]
+        chosen = [_fastest(candidates) for candidates in groups]
     else:
-        chosen = _balanced(options, policy.allowance, starts, shares)
+        chosen = _balanced(groups, policy.allowance, starts, shares)
     return heirs(chosen, shares)
 
 
@@ -55,39 +62,50 @@ def _fastest(candidates: Sequence[Candidate]) -> Candidate:
     return min(held or candidates, key=lambda c: (c.price, c.kl))
 
 
-def _balanced(options: Options, budget: float, starts: Starts, shares: Sequence[float]) -> list[Candidate]:
-    """The cheapest choice inside the budget, what is inherited counted.
+def _balanced(
+    groups: Sequence[Sequence[Candidate]], budget: float, starts: Starts, shares: Floats
+) -> list[Candidate]:
+    """The cheapest choice inside the budget, what is inherited counted: the cheapest of each chunk where that
+    fits and needs no forward."""
+    options = Options.of(groups)
+    picks = options.cheapest()
+    forward = of(options.computes | options.mends, picks).any()
+    if forward or over(of(options.kl, picks).sum(), budget):
+        picks = _bought(options, budget, starts, shares)
+    return [group[pick] for group, pick in zip(groups, picks.tolist(), strict=True)]
 
-    Without that the choice is no dearer; if it fits nevertheless, it is the best there is.
-    """
-    chosen = _within(options, budget, starts)
-    if not over(total_kl(chosen, inheritable(chosen, shares)), budget):
-        return chosen
-    chosen = settled(options, chosen, budget, shares, starts, partial(_within, starts=starts))
-    if sum([len(group) > 1 for group in options]) > SEARCHED:
-        return chosen
-    return searched(options, budget, shares, starts, chosen)
+
+def _bought(options: Options, budget: float, starts: Starts, shares: Floats) -> Picks:
+    """As `_balanced`. With nothing inherited a choice is no dearer; if it fits nevertheless, it is the best
+    there is."""
+    choices = options.open.sum()
+    if choices <= FEW:
+        return searched(options, budget, shares, starts, options.closest())
+    picks = _within(options, budget, starts)
+    if not over(total_kl(options, picks, inherits(options, picks, shares)), budget):
+        return picks
+    picks = settled(options, picks, budget, shares, starts, partial(_within, starts=starts))
+    return searched(options, budget, shares, starts, picks) if choices <= SEARCHED else picks
 
 
-def _within(options: Options, budget: float, starts: Starts) -> list[Candidate]:
+def _within(options: Options, budget: float, starts: Starts) -> Picks:
     """The cheapest choice with a KL of `budget` at most, as each candidate states it. What is paid once has
     to be worth it, so the best choices with and without it are compared."""
     found = [cheapest(options, budget)]
-    if any(c.computes for c in found[0]):
-        found += _fitting([[c for c in group if not c.computes] for group in options], budget)
-    if any(c.mends for group in options for c in group):
-        plain = [[c for c in group if not c.mends] for group in options]
-        found += _fitting(plain, budget)
-        found += _fitting([[c for c in group if not c.computes] for group in plain], budget)
-    return min(found, key=lambda chosen: starts.total(chosen))
+    mends = bool(options.mends.any())
+    if of(options.computes, found[0]).any():
+        found += _fitting(options.without(options.computes), budget)
+    if mends:
+        found += _fitting(options.without(options.mends), budget)
+        found += _fitting(options.without(options.mends | options.computes), budget)
+    return min(found, key=lambda picks: options.total(picks, starts))
 
 
-def _fitting(options: Options, budget: float) -> list[list[Candidate]]:
+def _fitting(options: Options, budget: float) -> list[Picks]:
     """The cheapest choice among these, if there is one: every chunk has an option and the closest ones
     together keep the budget."""
-    if not all(options) or over(sum([min([c.kl for c in group]) for group in options]), budget):
-        return []
-    return [cheapest(options, budget)]
+    closest = options.kl.min(axis=1).sum()
+    return [] if closest == inf or over(closest, budget) else [cheapest(options, budget)]
 
 
 def why_not(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> str:

@@ -6,8 +6,10 @@ re-prefill, in nats: see `errors_model`.
 
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import PlanError
@@ -15,6 +17,7 @@ from .errors_model import ErrorModel
 from .reading import read_json
 from .residency import Held
 
+_N = TypeVar("_N", float, npt.NDArray[np.float64])
 _SHIPPED = "smollm2-135m-cpu.json"
 
 Timed = Literal[
@@ -47,12 +50,12 @@ class Time(_Frozen):
     per_rank: float = Field(default=0.0, ge=0)
     per_token_rank: float = Field(default=0.0, ge=0)
 
-    def of(self, tokens: int, rows_in_front: int = 0, rank: int = 0) -> float:
-        rank = min(rank, tokens)  # no patch has more
+    def of(self, tokens: _N, rows_in_front: _N | int = 0, rank: _N | int = 0) -> _N:
+        """Of one chunk, or of each of several. rank: of the patch, at most the tokens."""
         patch = rank * (self.per_rank + self.per_token_rank * tokens)
         return self.base + patch + self.more(tokens, rows_in_front)
 
-    def more(self, tokens: int, rows_in_front: int = 0) -> float:
+    def more(self, tokens: _N, rows_in_front: _N | int = 0) -> _N:
         """What these tokens take on top of the base."""
         # A token attends the rows in front and, on average, half of its own chunk.
         return tokens * (self.per_token + self.per_token_row * (rows_in_front + tokens / 2))
@@ -147,7 +150,7 @@ class CostTable(_Frozen):
 
     def time(self, op: Timed, tokens: int, rows_in_front: int = 0) -> float:
         """Milliseconds of one op. Raises PlanError when the table does not know it."""
-        return self.of(op).of(tokens, rows_in_front, self.rank)
+        return self.of(op).of(tokens, rows_in_front, min(self.rank, tokens))
 
     def fetch_ms(self, held: Held | None) -> float:
         """Milliseconds to bring a stored entry into memory; none where the store does not say where it is."""

@@ -5,11 +5,13 @@ chunks, and intersections cost next to nothing. A lineage that continues another
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from .chunks import Chunk
@@ -100,20 +102,14 @@ class Comparison:
         self.live = [graph.get(w.uid) for w in wanted]
         """By place: what is live under the wanted uid."""
         self._lengths = [w.chunk.length for w in wanted]
-        self._tokens_in_front = list(accumulate(self._lengths, initial=0))
+        self.tokens_in_front = list(accumulate(self._lengths, initial=0))
+        """By place; the last one is the whole window."""
         self.fronts = list(accumulate((w.chunk.id for w in wanted), Lineage.then, initial=EMPTY))
         """By place: what will stand in front; the last one is the whole window."""
         self._places: dict[str, list[int]] = defaultdict(list)
         for place, w in enumerate(wanted):
             self._places[w.chunk.id].append(place)
         self._known = {EMPTY.key: _Seen()}
-        self._sums = {0: 0}
-        """By set of places: tokens of what stands there."""
-
-    @property
-    def tokens(self) -> int:
-        """Of the wanted window."""
-        return self._tokens_in_front[-1]
 
     def changes(self, residency: Residency) -> list[Change]:
         """One per wanted chunk, in order."""
@@ -131,32 +127,36 @@ class Comparison:
         """
         w = self._wanted[at]
         front = EMPTY if w.clean else self.fronts[at]
-        if antecedents == front:
+        if antecedents.key == front.key:
             return Change(w.uid, w.chunk, "kept", context)
         seen = self._seen(antecedents)
-        in_front, behind = (0 if w.clean else (1 << at) - 1), -1 << (at + 1)
-        gone = seen.places & ~(in_front | behind)  # in front of a clean view, or the chunk's own other copy
-        turned, unseen = seen.places & behind, in_front & ~seen.places
+        in_front = 0 if w.clean else (1 << at) - 1
+        still = seen.places & in_front
+        elsewhere = seen.places ^ still
+        turned = elsewhere >> at + 1 << at + 1
+        gone = elsewhere ^ turned  # in front of a clean view, or the chunk's own other copy
+        unseen = in_front ^ still
         # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
-        turned_in_front = self._that_saw(at, unseen & self._looking_back) if unseen else 0
+        turned_in_front = unseen & self._seen_by[at] if unseen else 0
         reordered = bool(turned or turned_in_front) or not seen.ordered
         standing = seen.tokens - self._tokens(gone) if gone else seen.tokens
         met = standing - self._tokens(turned) + self._tokens(turned_in_front) if reordered else standing
         return Change(
-            uid=w.uid,
-            chunk=w.chunk,
-            kind="reordered" if reordered else "survivor",
-            context=context,
-            lost=seen.lost + gone.bit_count(),
-            lost_tokens=tokens - standing,
-            gained=(unseen & ~turned_in_front).bit_count(),
-            gained_tokens=(0 if w.clean else self._tokens_in_front[at]) - met,
-            reordered=reordered,
-            hole=seen.hole,
+            w.uid,
+            w.chunk,
+            "reordered" if reordered else "survivor",
+            context,
+            seen.lost + gone.bit_count(),
+            tokens - standing,
+            (unseen ^ turned_in_front).bit_count(),
+            (0 if w.clean else self.tokens_in_front[at]) - met,
+            reordered,
+            seen.hole,
         )
 
     def _seen(self, lineage: Lineage) -> _Seen:
-        return lineage.fold(self._known, self._then)
+        known = self._known.get(lineage.key)
+        return lineage.fold(self._known, self._then) if known is None else known
 
     def _then(self, seen: _Seen, link: Lineage) -> _Seen:
         places, tokens, lost, hole, ordered = seen
@@ -170,31 +170,37 @@ class Comparison:
         return _Seen(places, tokens, lost + 1, hole or places > 0, ordered)
 
     @cached_property
-    def _looking_back(self) -> int:
-        """Places of live chunks that have seen something which will stand behind them."""
-        found = 0
-        for place, (live, front) in enumerate(zip(self.live, self.fronts, strict=False)):
-            if live and live.antecedents != front and self._seen(live.antecedents).places >> (place + 1):
-                found |= 1 << place
-        return found
-
-    def _that_saw(self, at: int, places: int) -> int:
-        """Those of these places whose live chunk has seen the chunk at `at`."""
-        found = 0
-        for place in _bits(places):
-            live = self.live[place]
-            if live and self._seen(live.antecedents).places >> at & 1:
-                found |= 1 << place
+    def _seen_by(self) -> list[int]:
+        """By place: the places of the live chunks that have seen what will stand there."""
+        below: dict[str, int] = defaultdict(int)
+        """By lineage: places of the live chunks that continue it."""
+        links: dict[str, tuple[int, str]] = {}
+        """By lineage: its length, and the key of all but its last."""
+        for place, live in enumerate(self.live):
+            link = live.antecedents if live else EMPTY
+            self._seen(link)
+            below[link.key] |= 1 << place
+            while link.parent is not None and link.key not in links:
+                links[link.key] = link.length, link.parent.key
+                link = link.parent
+        found = [0] * len(self.live)
+        for key, (_, front) in sorted(links.items(), key=itemgetter(1), reverse=True):
+            below[front] |= below[key]
+            added = self._known[key].places ^ self._known[front].places
+            if added:
+                found[added.bit_length() - 1] |= below[key]
         return found
 
     def _tokens(self, places: int) -> int:
-        if places not in self._sums:  # what stands behind an edit has lost and gained the same
-            self._sums[places] = sum([self._lengths[place] for place in _bits(places)])
-        return self._sums[places]
+        if not places & (places - 1):  # one place or none
+            return self._lengths[places.bit_length() - 1] if places else 0
+        return sum([(places & chunks).bit_count() << bit for bit, chunks in self._with_bit])
 
-
-def _bits(places: int) -> Iterator[int]:
-    while places:
-        lowest = places & -places
-        yield lowest.bit_length() - 1
-        places ^= lowest
+    @cached_property
+    def _with_bit(self) -> list[tuple[int, int]]:
+        """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted
+        by a few intersections, not by a loop over it."""
+        bits = np.arange(max(self._lengths, default=0).bit_length())
+        packed = np.packbits(np.array(self._lengths) >> bits[:, None] & 1, axis=1, bitorder="little")
+        found = [(bit, int.from_bytes(places.tobytes(), "little")) for bit, places in enumerate(packed)]
+        return [(bit, chunks) for bit, chunks in found if chunks]

@@ -7,13 +7,18 @@ factors to measured windows. Everything is multiplied by `bound` in the end: of 
 the fit, the share `level` stayed below what the model says.
 """
 
+from collections.abc import Sequence
 from math import log1p
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 from xxhash import xxh3_128_hexdigest
 
 from .diff import Change
+
+_Floats = npt.NDArray[np.float64]
 
 
 class _Frozen(BaseModel):
@@ -22,12 +27,13 @@ class _Frozen(BaseModel):
 
 class Where(NamedTuple):
     """Where a chunk stands. front, window: tokens in front of it, and of the window as it will be, without
-    what is asked at its end."""
+    what is asked at its end. weighs: `ErrorModel.weight` of that, if it is known."""
 
     kind: str
     tokens: int
     front: int
     window: int
+    weighs: float | None = None
 
 
 class Curve(_Frozen):
@@ -99,9 +105,17 @@ class ErrorModel(_Frozen):
 
     def weight(self, where: Where) -> float:
         """Share of the window's KL that this chunk makes; of chunks of factor 1, 1 in all."""
+        if where.weighs is not None:
+            return where.weighs
         behind = max(0, where.window - where.front - where.tokens)
         share = log1p(where.tokens / (self.near + behind)) / log1p(max(1, where.window) / self.near)
         return share * self.kinds.get(where.kind, 1.0)
+
+    def weights(self, kinds: Sequence[str], tokens: _Floats, fronts: _Floats, window: int) -> list[float]:
+        """`weight` of several chunks of one window. tokens, fronts: float64 [chunks]"""
+        behind = np.maximum(0, window - fronts - tokens)
+        shares = np.log1p(tokens / (self.near + behind)) / log1p(max(1, window) / self.near)
+        return (shares * [self.kinds.get(kind, 1.0) for kind in kinds]).tolist()
 
     def stale(self, change: Change, where: Where) -> float:
         """KV that is left as it is although this has changed in front of it."""

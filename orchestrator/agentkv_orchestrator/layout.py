@@ -24,20 +24,22 @@ _ROUND = 256
 
 @dataclass(frozen=True)
 class Layout:
-    """The frame to come, and where every wanted uid stands in it."""
+    """The frame to come, and where each wanted chunk stands in it: first row, and position id of the first
+    token."""
 
     frame: Frame
-    places: dict[int, "Place"]
+    rows: list[int]
+    positions: list[int]
 
 
-class Place(NamedTuple):
-    """First row of a chunk and the position id of its first token."""
+class _Start(NamedTuple):
+    """Of a window."""
 
     row: int
     position: int
 
 
-ORIGIN = Place(0, 0)
+_ORIGIN = _Start(0, 0)
 
 
 def lay_out(
@@ -60,16 +62,16 @@ def lay_out(
     """
     rows = list(accumulate((w.chunk.length for w in wanted), initial=0))
     positions = list(accumulate((w.chunk.span for w in wanted), initial=0))
-    need = Place(rows[-1] + headroom, positions[-1] + headroom)
-    stay: Counter[Place] = Counter()  # by start: tokens that would stand where they stand
+    need = _Start(rows[-1] + headroom, positions[-1] + headroom)
+    stay: Counter[tuple[int, int]] = Counter()  # by start: tokens that would stand where they stand
     for w, row, position in zip(wanted, rows, positions, strict=False):
         live = graph.get(w.uid)
         if live is not None:
-            stay[Place(live.row - row, live.position - position)] += live.chunk.length
+            stay[live.row - row, live.position - position] += w.chunk.length
 
-    now = Place(frame.start, frame.position)
+    now = _Start(frame.start, frame.position)
     free = frame_moves or max(now.row + need.row, now.position + need.position) > max_rows
-    starts = {ORIGIN, *(start for start in stay if min(start) >= 0)} if free else {now}
+    starts = {_ORIGIN, *(_Start(*start) for start in stay if min(start) >= 0)} if free else {now}
     capacity = _grown(frame.capacity, min(starts).row + need.row, max(need), max_rows)
     most = max(stay[start] for start in starts)
     best = (
@@ -79,12 +81,12 @@ def lay_out(
         and start.row + need.row <= capacity
         and start.position + need.position <= max_rows
     )
-    start = min(best, key=lambda start: (abs(start.row - now.row), start), default=ORIGIN)
-    places = {
-        w.uid: Place(start.row + row, start.position + position)
-        for w, row, position in zip(wanted, rows, positions, strict=False)
-    }
-    return Layout(Frame(start=start.row, capacity=capacity, position=start.position), places)
+    start = min(best, key=lambda start: (abs(start.row - now.row), start), default=_ORIGIN)
+    return Layout(
+        Frame(start=start.row, capacity=capacity, position=start.position),
+        [start.row + row for row in rows[:-1]],
+        [start.position + position for position in positions[:-1]],
+    )
 
 
 def _grown(capacity: int, need: int, longest: int, max_rows: int) -> int:

@@ -1,81 +1,107 @@
 """A plan: ordered operations on rows and stored KV, without tensors. It prints, diffs and travels as JSON."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from .policy import PolicyName
-from .window import Frame, same_as
+from .window import Frame
 
 if TYPE_CHECKING:
     from .explain import Format
 
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+_T = TypeVar("_T")
 
 
-class Alternative(_Frozen):
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _frozen(kind: type[_T]) -> type[_T]:
+    """A plan has thousands of these. The planner makes them of figures of its own; they are checked where
+    they come from outside, as part of a Plan that is read."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+class Alternative(NamedTuple):
     """What could have been done instead."""
 
     name: str
     ms: float
     kl: float
-    reason: str = ""
+    reason: str
     """What it would have started from, as the reason of an op says it."""
     why_not: str
 
 
-class BaseOp(_Frozen):
+@_frozen
+class BaseOp:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     chunk: str
     """Chunk id."""
-    tokens: int = Field(ge=0)
+    tokens: NonNegativeInt
     reason: str
     ms: float = 0.0
     """Predicted time of this op."""
     kl: float = 0.0
     """Predicted KL of the chunk; where several ops make one chunk's KV, the last carries it."""
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Annotated[Alternative, PlainSerializer(Alternative._asdict)], ...] = ()
 
 
+@_frozen
 class _LiveOp(BaseOp):
     uid: int
 
 
+@_frozen
 class _PlacingOp(_LiveOp):
     row: int
     """First row of the chunk once the plan has run."""
-    position: int = same_as("row")
-    """Position id of its first token then; the same number unless images stand in front."""
+    position: int
+    """Position id of its first token then; the same number as `row` unless images stand in front."""
 
 
+@_frozen
 class _Corrects(_LiveOp):
-    leaves: float = Field(default=0.0, ge=0)
+    leaves: NonNegativeFloat = 0.0
     """KL that stays behind in a window that is corrected like this throughout: hearsay of the chunk then."""
 
 
+@_frozen
 class _StoreOp(BaseOp):
     uid: int | None = None
     """The placement that asked for it; None for idle work on the store."""
 
 
+@_frozen
 class Keep(_PlacingOp):
     """Leave the rows as they are."""
 
     op: Literal["keep"] = "keep"
 
 
+@_frozen
 class Rotate(_PlacingOp):
     """Move rows and rotate their RoPE band by position - from_position. Sources are read before any row is
     written."""
 
     op: Literal["rotate"] = "rotate"
     from_row: int
-    from_position: int = same_as("from_row")
+    from_position: int
 
 
+@_frozen
 class Load(_PlacingOp):
     """Bring stored KV that was conditioned on the antecedents of `context`, rotated to `position`."""
 
@@ -83,12 +109,14 @@ class Load(_PlacingOp):
     context: str
 
 
+@_frozen
 class PlaceCanonical(_PlacingOp):
     """Bring the canonical, rotated to `position`."""
 
     op: Literal["place_canonical"] = "place_canonical"
 
 
+@_frozen
 class ApplyPatch(_Corrects):
     """Add the stored patch for exactly the antecedents of `context` to the canonical just placed."""
 
@@ -96,6 +124,7 @@ class ApplyPatch(_Corrects):
     context: str
 
 
+@_frozen
 class ApplyOrbit(_Corrects):
     """Add the stored patch for this set of antecedents, in whatever order, to the canonical just placed."""
 
@@ -103,6 +132,7 @@ class ApplyOrbit(_Corrects):
     antecedent_set: str
 
 
+@_frozen
 class ApplyRemoval(_Corrects):
     """Add the stored patch that takes conditioned KV from context `before` to context `after`."""
 
@@ -111,28 +141,32 @@ class ApplyRemoval(_Corrects):
     after: str
 
 
+@_frozen
 class EstimatePatch(_Corrects):
     """Compute `rows` of the chunk's rows in context, estimate the patch on the others from them, and add it
     to the canonical just placed."""
 
     op: Literal["estimate_patch"] = "estimate_patch"
-    rows: int = Field(gt=0)
+    rows: PositiveInt
 
 
+@_frozen
 class Repair(_LiveOp):
     """Compute those `rows` of the chunk's rows in context that what is asked attends most; the others stay as
     they were just put in place."""
 
     op: Literal["repair"] = "repair"
-    rows: int = Field(gt=0)
+    rows: PositiveInt
 
 
+@_frozen
 class Prefill(_PlacingOp):
     """Compute the chunk behind whatever stands in front of `row` by then."""
 
     op: Literal["prefill"] = "prefill"
 
 
+@_frozen
 class Stash(_LiveOp):
     """Copy exact conditioned KV from `row` to the store before it is lost."""
 
@@ -141,6 +175,7 @@ class Stash(_LiveOp):
     context: str
 
 
+@_frozen
 class Evict(_LiveOp):
     """Give the rows up."""
 
@@ -157,12 +192,14 @@ class Evict(_LiveOp):
         return {name: value for name, value in page.items() if value is not None}
 
 
+@_frozen
 class FormCanonical(_StoreOp):
     """Compute the chunk behind nothing and store it."""
 
     op: Literal["form_canonical"] = "form_canonical"
 
 
+@_frozen
 class FormPatch(_StoreOp):
     """Compress stored conditioned KV minus canonical into a patch and store it."""
 
@@ -181,12 +218,14 @@ Op = Annotated[
     Field(discriminator="op"),
 ]
 PLACING: frozenset[type] = frozenset(get_args(Placing))
-NAMES = {kind: kind.model_fields["op"].default for kind in get_args(get_args(Op)[0])}
+NAMES: dict[type, str] = {kind: kind.__dataclass_fields__["op"].default for kind in get_args(get_args(Op)[0])}
 """What each kind of op is called."""
 
 
-class Plan(_Frozen):
+class Plan(BaseModel):
     """What to do, in order, and what it is expected to cost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ops: tuple[Op, ...]
     frame: Frame

@@ -5,16 +5,19 @@ plans.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from .candidates import candidates
-from .cascade import Starts
 from .choose import choose, why_not
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
 from .errors_model import ErrorModel, Where
-from .knapsack import over
+from .figures import Figures
 from .layout import Layout, lay_out
+from .options import Floats, Starts, over
 from .outcome import after
 from .plan import (
     PLACING,
@@ -78,30 +81,34 @@ def _sites(
 ) -> Iterator[Site]:
     comparison = Comparison(graph, wanted)
     asked = _asked(wanted, graph, residency)
+    fronts = comparison.tokens_in_front
+    window = fronts[-1] - (wanted[-1].chunk.length if asked else 0)
     scene = Scene(
         costs,
-        comparison.tokens - (wanted[-1].chunk.length if asked else 0),
+        window,
         partial(_nearest, comparison, residency, costs.kl),
         policy.stash,
+        Figures(costs, wanted, fronts[:-1], window),
         asked,
     )
     clean: frozenset[str] = frozenset()
-    places, first = layout.places, layout.frame.start
-    for i, (w, change) in enumerate(zip(wanted, comparison.changes(residency), strict=True)):
-        place, resident = places[w.uid], residency.of(w.chunk.id)
-        live, front = comparison.live[i], comparison.fronts[i]
-        yield Site(scene, i, w, change, live, resident, place, place.row - first, front, clean)
+    placed = zip(wanted, comparison.changes(residency), layout.rows, layout.positions, strict=True)
+    for i, (w, change, row, position) in enumerate(placed):
+        live, front, held = comparison.live[i], comparison.fronts[i], residency.of(w.chunk.id)
+        yield Site(scene, i, w, change, live, held, row, position, fronts[i], front, clean)
         clean = clean | {w.chunk.id} if w.clean else clean
 
 
-def _shares(sites: Sequence[Site]) -> list[float]:
+def _shares(sites: Sequence[Site]) -> Floats:
     """By chunk, the share of the window's KL that an error of it makes.
 
     A new chunk at the end is what is asked: the figures of all others were measured there, its own error
     among them.
     """
-    shares = [site.weight for site in sites]
-    return [*shares[:-1], 0.0] if sites and sites[-1].placement is None else shares
+    shares = np.array([site.weight for site in sites])
+    if sites and sites[-1].placement is None:
+        shares[-1] = 0.0
+    return shares
 
 
 def _asked(wanted: Sequence[Wanted], graph: WindowGraph, residency: Residency) -> bool:
@@ -127,26 +134,22 @@ def _nearest(
 
 def _written(
     wanted: Wanted, chosen: Candidate, options: Sequence[Candidate], policy: Policy, owed: Starts
-) -> Iterator[Op]:
+) -> list[Op]:
     """The chosen steps as ops; the one that places the chunk says what else there was.
 
     owed: what is paid once and nothing in the plan pays yet.
     """
-    others = tuple(
-        [
-            _alternative(other, chosen, policy, owed.of(other))
-            for other in options
-            if other.name != chosen.name
-        ]
-    )
-    for step in chosen.steps:
-        yield step.write(wanted, others if step.kind in PLACING else ())
+    others: tuple[Alternative, ...] = ()
+    if len(options) > 1:
+        rest = [other for other in options if other.name != chosen.name]
+        others = tuple([_alternative(other, chosen, policy, owed.of(other)) for other in rest])
+    return [step.write(wanted, others if step.kind in PLACING else ()) for step in chosen.steps]
 
 
 def _alternative(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> Alternative:
     ms = round(other.ms + owed, 4) if owed else other.ms
     reason, passed = other.steps[-1].reason, why_not(other, chosen, policy, owed)
-    return Alternative(name=other.name, ms=ms, kl=other.kl, reason=reason, why_not=passed)
+    return Alternative(other.name, ms, other.kl, reason, passed)
 
 
 def _stashes(
@@ -202,7 +205,7 @@ def _fused(steps: Sequence[Op], starts: Starts) -> Iterator[Op]:
 
 
 def _paying(op: Op, start: float) -> Op:
-    return op.model_copy(update={"ms": round(op.ms + start, 4)}) if start else op
+    return replace(op, ms=round(op.ms + start, 4)) if start else op
 
 
 def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
@@ -217,7 +220,7 @@ def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
 
 def written(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:
     kl = round(sum([op.kl for op in ops]), 6)
-    return Plan(
+    return Plan.model_construct(
         ops=tuple(ops),
         frame=frame,
         policy=policy.name,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from .cost import CostTable, Timed
 from .diff import Change, Wanted
 from .errors_model import Where
-from .layout import Place
+from .figures import Figures
 from .lineage import Lineage
 from .plan import (
     NAMES,
@@ -26,6 +26,7 @@ from .residency import Resident
 from .window import Placement
 
 MadeOp = Placing | Applying | FormCanonical
+_STANDING: frozenset[type] = frozenset((Keep, Rotate))
 _MENDING: frozenset[type] = frozenset((EstimatePatch, Repair))
 _REWRITES: frozenset[type] = frozenset((ApplyRemoval, Repair))
 
@@ -71,6 +72,12 @@ class Candidate(NamedTuple):
     """Runs some of its rows, with all others that mend."""
     name: str
 
+    def inheriting(self, kl: float) -> "Candidate":
+        """The same, a prefill that is, with this KL."""
+        (step,) = self.steps
+        step = Step(step.kind, step.reason, step.ms, kl, step.fields)
+        return Candidate((step,), self.ms, kl, self.price, False, True, False, self.name)
+
 
 class Scene(NamedTuple):
     """What all sites of a plan share."""
@@ -83,6 +90,7 @@ class Scene(NamedTuple):
     `Change.context` is its key."""
     stashing: bool
     """What is exact goes to the store before it is lost."""
+    figures: Figures
     asked: bool
     """The window ends with something that has to be computed: what rows are repaired for."""
 
@@ -91,6 +99,7 @@ class Site:
     """One wanted chunk at its row, and everything a rule may look at."""
 
     __slots__ = (
+        "at",
         "bare",
         "change",
         "clean_front",
@@ -98,7 +107,6 @@ class Site:
         "front",
         "number",
         "outlived",
-        "place",
         "placement",
         "resident",
         "rows_in_front",
@@ -110,12 +118,14 @@ class Site:
         "where",
     )
 
+    at: dict[str, int]
+    """Where the chunk will stand, as fields of an op."""
     bare: bool
     """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
     outlived: bool
     """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
     same: bool
-    """The live KV has seen what it would see now."""
+    """The live KV has seen what it would see now; of a clean view, is nothing but that."""
     stands: bool
     """The live KV is where it has to be, in rows and in positions."""
     weight: float
@@ -131,7 +141,8 @@ class Site:
         change: Change,
         live: Placement | None,
         resident: Resident,
-        place: Place,
+        row: int,
+        position: int,
         rows_in_front: int,
         front: Lineage,
         clean_front: frozenset[str],
@@ -140,17 +151,20 @@ class Site:
         wanted as clean views."""
         self.scene, self.costs, self.number = scene, scene.costs, number
         self.wanted, self.change, self.placement, self.resident = wanted, change, live, resident
-        self.place, self.rows_in_front = place, rows_in_front
+        self.rows_in_front = rows_in_front
+        self.at = {"row": row, "position": position}
         self.front, self.clean_front = front, clean_front
-        self.where = Where(wanted.chunk.kind, wanted.chunk.length, rows_in_front, scene.window_tokens)
-        self.weight = self.costs.kl.weight(self.where)
+        self.weight = scene.figures.weights[number]
+        kind, tokens = wanted.chunk.kind, wanted.chunk.length
+        self.where = Where(kind, tokens, rows_in_front, scene.window_tokens, self.weight)
         self.bare = self.outlived = self.same = self.stands = False
         if live is None:
             return
         self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
         self.outlived = bool(live.clean_front) and live.outlives(clean_front)
-        self.same = change.kind == "kept" and (wanted.clean or not (self.bare or self.outlived))
-        self.stands = live.row == place.row and live.position == place.position
+        other = live.hearsay > 0 if wanted.clean else self.bare or self.outlived
+        self.same = change.kind == "kept" and not other
+        self.stands = live.row == row and live.position == position
 
     @property
     def stash(self) -> float:
@@ -158,16 +172,11 @@ class Site:
         live = self.placement
         if live is None or not self.scene.stashing or not worth_storing(live, self.resident):
             return 0.0
-        return self.costs.time("stash", live.chunk.length)
+        return self.scene.figures.ms("stash")[self.number]
 
     @property
     def context(self) -> str:
         return self.front.key
-
-    @property
-    def at(self) -> dict[str, int]:
-        """Where the chunk will stand, as fields of an op."""
-        return {"row": self.place.row, "position": self.place.position}
 
     def closest(self, keys: frozenset[str]) -> tuple[str, float, str] | None:
         """The key of the closest context that something is held for, the KL of the difference, and words.
@@ -218,15 +227,15 @@ class Site:
         return step._replace(ms=step.ms + ms) if ms else step
 
     def step(
-        self, kind: type[MadeOp], timed: Timed | None, reason: str, kl: float = 0.0, **fields: Any
+        self,
+        kind: type[MadeOp],
+        timed: Timed | None,
+        reason: str,
+        fields: dict[str, Any],
+        kl: float = 0.0,
     ) -> Step:
-        """A priced op for this chunk. All prefills run as one forward, and its start is charged once, where
-        the choice is made."""
-        ms = 0.0
-        if timed == "prefill":
-            ms = round(self.costs.of(timed).more(self.wanted.chunk.length, self.rows_in_front), 4)
-        elif timed:
-            ms = round(self.costs.time(timed, self.wanted.chunk.length), 4)  # nothing else attends the window
+        """A priced op for this chunk; fields: what this kind says besides."""
+        ms = self.scene.figures.ms(timed)[self.number] if timed else 0.0
         return Step(kind, reason, ms, round(kl, 6) if kl else 0.0, fields)
 
     def mend(
@@ -240,9 +249,9 @@ class Site:
     def candidate(self, *steps: Step) -> Candidate:
         last = steps[-1]
         ms, kl, name = last.ms, last.kl, NAMES[last.kind]
-        for step in reversed(steps[:-1]):
+        for step in steps[-2::-1] if len(steps) > 1 else ():
             ms, kl, name = round(ms + step.ms, 4), round(kl + step.kl, 6), f"{NAMES[step.kind]}+{name}"
-        survives = steps[0].kind in (Keep, Rotate) and last.kind not in _REWRITES
+        survives = steps[0].kind in _STANDING and last.kind not in _REWRITES
         price = ms if survives else ms + self.stash
         return Candidate(steps, ms, kl, price, survives, last.kind is Prefill, last.kind in _MENDING, name)
 

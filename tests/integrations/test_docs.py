@@ -70,8 +70,7 @@ def resolves(name: str) -> bool:
 
 def op_classes() -> dict[str, str]:
     """Op literal by class name, from the union that plans are made of."""
-    union = get_args(plan.Op)[0]
-    return {op.__name__: op.model_fields["op"].default for op in get_args(union)}
+    return {kind.__name__: name for kind, name in plan.NAMES.items()}
 
 
 def op_table() -> dict[str, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
-from agentkv_orchestrator.cascade import Starts
 from agentkv_orchestrator.choose import choose
 from agentkv_orchestrator.cost import Time
-from agentkv_orchestrator.knapsack import _hull, over
+from agentkv_orchestrator.knapsack import steps_of
+from agentkv_orchestrator.options import Options, Starts, over
 from agentkv_orchestrator.plan import ApplyOrbit, Keep, Load, Prefill, Repair, Rotate, Stash
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.site import Candidate, Step
@@ -43,7 +44,7 @@ def test_balanced_is_the_best(shapes: list, budget: int, start: float, mend: flo
         ]
         for rest, prefill in shapes
     ]
-    chosen = choose([], options, Policy(kl_budget=budget), Starts(start, mend), [0.0] * len(options))
+    chosen = choose([], options, Policy(kl_budget=budget), Starts(start, mend), np.zeros(len(options)))
     kl = sum(c.kl for c in chosen)
     assert kl <= budget
 
@@ -60,23 +61,30 @@ def test_balanced_is_the_best(shapes: list, budget: int, start: float, mend: flo
         )
 
 
-@given(st.lists(st.tuples(figures, figures), min_size=1, max_size=8))
-def test_a_hull_buys_less_and_less_and_nothing_lies_below_it(shape: list) -> None:
-    hull = [(c.ms, c.kl) for c in _hull([option(ms, kl) for ms, kl in shape])]
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(hull)]
-    assert slopes == sorted(set(slopes))
-    assert all(slope < 0 for slope in slopes)
-    assert hull[0] == min(shape)
-    assert hull[-1][1] == min(kl for _, kl in shape)
-    for (ms, kl), (a, b) in product(shape, pairwise(hull)):
-        if a[0] <= ms <= b[0]:
-            assert kl >= a[1] + (ms - a[0]) * (b[1] - a[1]) / (b[0] - a[0]) - 1e-9
+shapes = st.lists(st.tuples(figures, figures), min_size=1, max_size=8)
+
+
+@given(st.lists(shapes, min_size=1, max_size=4))
+def test_a_hull_buys_less_and_less_and_nothing_lies_below_it(shapes: list) -> None:
+    options = Options.of([[option(ms, kl) for ms, kl in shape] for shape in shapes])
+    steps = steps_of(options, options.cheapest())
+    rates = (steps.paid / steps.saved).tolist()
+    assert rates == pytest.approx(sorted(rates))
+    for i, shape in enumerate(shapes):
+        hull = [min(shape), *(shape[at] for at in steps.option[steps.row == i])]
+        slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(hull)]
+        assert slopes == sorted(set(slopes))
+        assert all(slope < 0 for slope in slopes)
+        assert hull[-1][1] == min(kl for _, kl in shape)
+        for (ms, kl), (a, b) in product(shape, pairwise(hull)):
+            if a[0] <= ms <= b[0]:
+                assert kl >= a[1] + (ms - a[0]) * (b[1] - a[1]) / (b[0] - a[0]) - 1e-9
 
 
 @given(chunks_options)
 def test_fast_takes_the_cheapest_of_each(shapes: list) -> None:
     options = [[*(option(ms, kl) for ms, kl in rest), option(prefill, 0)] for rest, prefill in shapes]
-    chosen = choose([], options, Policy(name="fast"), Starts(0.0), [0.0] * len(options))
+    chosen = choose([], options, Policy(name="fast"), Starts(0.0), np.zeros(len(options)))
     assert [c.ms for c in chosen] == [min(c.ms for c in candidates) for candidates in options]
 
 

@@ -118,6 +118,21 @@ def test_exact_does_not_take_a_canonical_for_a_computed_chunk() -> None:
     assert [op.op for op in back.ops] == ["prefill"]
 
 
+def test_an_estimate_at_the_front_is_no_clean_view() -> None:
+    """It has no antecedents either, and an error of its own."""
+    session = Session()
+    session.costs = MENDING
+    session.go([session.place(name, 5) for name in "ab"])
+    a, b = session.wanted
+    clean, fast = b.model_copy(update={"clean": True}), Policy(name="fast", stash=False)
+    session.go([clean, a], fast)
+    ended = session.go([b, a], fast)
+    assert [op.op for op in ended.ops if op.uid == b.uid] == ["place_canonical", "estimate_patch"]
+    again = session.go([clean, a], fast)
+    assert [op.op for op in again.ops if op.uid == b.uid] == ["place_canonical"]
+    assert session.go([clean, a], "exact").predicted_kl == 0
+
+
 def test_a_budget_counts_what_was_computed_behind_a_clean_view_that_ended() -> None:
     session = Session()
     session.go([session.place(name, 5) for name in "sa"])
@@ -221,7 +236,7 @@ def test_the_machine_notices_a_row_that_was_not_turned() -> None:
     here, there = computed("a", 1, 4, [])[0], computed("a", 1, 0, [])[0].turned(4)
     assert here.position == there.position
     assert len({here.bits, there.bits, canonical("a", 1, 4)[0].bits}) == 3
-    machine, op = Machine(), Prefill(uid=1, chunk="a", tokens=1, reason="", row=0)
+    machine, op = Machine(), Prefill(uid=1, chunk="a", tokens=1, reason="", row=0, position=0)
     machine._write(op, [here])
     with pytest.raises(AssertionError, match="written twice"):
         machine._write(op, [here])
