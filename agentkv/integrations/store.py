@@ -48,7 +48,8 @@ class AgentKVStore(BaseStore):
     (what is put under one is not found under another). name: stores of different names do not meet. index:
     an embedding model to search with; without one a search goes by words (BM25), and finds items that have
     one of them. ttl: langgraph's TTLConfig; a sweep is due in the first call after each interval. max_items,
-    item_bytes: most items, and bytes of a value as JSON. clock: seconds since the epoch.
+    item_bytes: most items (several processes that put at once may go over), and bytes of a value as JSON.
+    clock: seconds since the epoch.
 
     A batch is checked as a whole before anything of it is written; its reads see what was there before it.
     Items come oldest first where nothing ranks them. Of processes that put one item at once the last one
@@ -84,6 +85,8 @@ class AgentKVStore(BaseStore):
         self.max_items, self.item_bytes, self._clock = max_items, item_bytes, clock
         self._lock = threading.RLock()
         self._last, self._swept = 0.0, clock()
+        self._room = 0
+        """New items that may come before they are counted again."""
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """One result for each op, in order. Raises InvalidNamespaceError, NotJSON, InvalidInput before
@@ -186,8 +189,8 @@ class AgentKVStore(BaseStore):
 
     def _document(self, place: Place, put: Put, value: dict[str, Any], vectors: Vectors) -> Document:
         before, now = self._saved(place), self._now()
-        if before is None and len(self._listed()[0]) >= self.max_items:
-            raise _full(place, f"{self.max_items} items", "delete some, give items a ttl, or raise max_items")
+        if before is None:
+            self._take_room(place)
         embedded = put.embedded(self._fields) if self._index else ()
         saved = Saved(
             namespace=place.namespace,
@@ -199,6 +202,17 @@ class AgentKVStore(BaseStore):
             vectors={path: list(vectors[text]) for path, text in embedded},
         )
         return saved.document()
+
+    def _take_room(self, place: Place) -> None:
+        """Items are counted again when half of the room that was left the last time is used up."""
+        if not self._room:
+            left = self.max_items - len(self._listed()[0])
+            if left < 1:
+                raise _full(
+                    place, f"{self.max_items} items", "delete some, give items a ttl, or raise max_items"
+                )
+            self._room = (left + 1) // 2
+        self._room -= 1
 
     def _put(self, place: Place, op: PutOp, document: Document) -> None:
         # The expiry first: whatever comes between them, no item is left that goes earlier than it should.
