@@ -25,7 +25,7 @@ from agentkv.errors import InvalidInput
 from agentkv.models import hf
 from agentkv.store.base import Store
 from agentkv.vision.adapter import AdapterTower
-from bench.models import ridge, vlm
+from bench.models import ridge, vlm, vlm_words
 
 TINY = "tiny"
 
@@ -38,7 +38,7 @@ def engine(model: str | None = None, *, store: Store | None = None, **settings: 
     if model not in (None, TINY):
         return Engine.from_pretrained(model, store=store, **settings)
     language = vlm.QWEN if model is None else vlm.SMOLLM2
-    vision = vlm.load(language)
+    vision = vlm_words.load(language)
     loaded = replace(hf.load(language.ensure()), name=language.name)
     return Engine(loaded, EngineConfig(**settings), store, vision=vision)
 
