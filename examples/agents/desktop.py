@@ -90,7 +90,7 @@ def parse(text: str) -> Action:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was done: numbers of invoices, names of files, senders of mails, and notes in order."""
+    """What was done: suppliers of invoices, names of files, senders of mails, and notes in order."""
 
     paid: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
@@ -240,12 +240,12 @@ class App:
         return Screen("Mail", (*lines, *body, Line((Widget("Archive", "button"),))), ("Back", "Home"))
 
     def _paid(self, invoice: Invoice) -> bool:
-        return invoice.number in self.facts.paid
+        return invoice.supplier in self.facts.paid
 
     def _invoices(self) -> Screen:
         lines = [
             Line(
-                (Widget(i.number, "entry"), Widget(i.supplier), Widget(i.amount)),
+                (Widget(i.supplier, "entry"), Widget(i.number), Widget(i.amount)),
                 PAID if self._paid(i) else OPEN,
             )
             for i in self.office.invoices
@@ -253,11 +253,11 @@ class App:
         return self._list("Invoices", lines)
 
     def _invoice(self) -> Screen:
-        invoice = next(i for i in self.office.invoices if i.number == self.view.item)
+        invoice = next(i for i in self.office.invoices if i.supplier == self.view.item)
         paid = self._paid(invoice)
         told = {
-            "Number": invoice.number,
             "From": invoice.supplier,
+            "Number": invoice.number,
             "Month": invoice.month,
             "Due": invoice.amount,
         }

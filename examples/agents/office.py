@@ -21,22 +21,21 @@ FILES = (
     "list.txt",
     "guide.pdf",
 )
-INVOICES = 10
 
 
 @dataclass(frozen=True)
 class Invoice:
-    """number: of no other invoice, as is the amount."""
+    """supplier: of no other invoice, as are number and amount."""
 
-    number: str
     supplier: str
+    number: str
     month: str
     amount: str
 
 
 @dataclass(frozen=True)
 class Mail:
-    """sender: of no other mail. asks: pay, delete, note, or nothing. about: the invoice's number, the file's
+    """sender: of no other mail. asks: pay, delete, note, or nothing. about: the supplier, the file's
     name or the code."""
 
     sender: str
@@ -58,11 +57,13 @@ class Office:
     def drawn(cls, seed: int) -> Office:
         """The office of a seed."""
         rng = random.Random(f"office {seed}")
-        amounts = rng.sample(range(200, 9999), INVOICES)
-        numbers = rng.sample(range(100, 999), INVOICES)
+        amounts = rng.sample(range(200, 9999), len(SUPPLIERS))
+        numbers = rng.sample(range(100, 999), len(SUPPLIERS))
         invoices = tuple(
-            Invoice(f"INV-{number}", rng.choice(SUPPLIERS), rng.choice(MONTHS), f"{amount} EUR")
-            for number, amount in zip(numbers, amounts, strict=True)
+            Invoice(supplier, f"INV-{number}", rng.choice(MONTHS), f"{amount} EUR")
+            for supplier, number, amount in zip(
+                rng.sample(SUPPLIERS, len(SUPPLIERS)), numbers, amounts, strict=True
+            )
         )
         files = {name: f"{rng.randrange(2, 990)} KB" for name in rng.sample(FILES, len(FILES))}
         return cls(tuple(_mails(rng, invoices, tuple(files))), invoices, files)
@@ -72,7 +73,7 @@ def _mails(rng: random.Random, invoices: tuple[Invoice, ...], files: tuple[str, 
     """One of each person: two ask to pay, two to delete, two tell a code, two want nothing."""
     pay, drop = rng.sample(invoices, 2), rng.sample(files, 2)
     made = [
-        *((_pay(invoice), "pay", invoice.number) for invoice in pay),
+        *((_pay(invoice), "pay", invoice.supplier) for invoice in pay),
         *((_drop(name), "delete", name) for name in drop),
         *(
             (_code(code, place), "note", code)

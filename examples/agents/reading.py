@@ -87,8 +87,8 @@ def questions(seed: int) -> Iterator[Asked]:
     app.do(Click("Invoices"))
     shown = Shown(app.screenshot(), app.screen().text, ())
     invoice = app.office.invoices[seed % 6]
-    yield Asked("amount", shown, f"What is the amount of {invoice.number}?", invoice.amount.split()[0])
-    yield Asked("supplier", shown, f"Which company is {invoice.number} from?", invoice.supplier)
+    yield Asked("amount", shown, f"What is the amount of {invoice.supplier}?", invoice.amount.split()[0])
+    yield Asked("number", shown, f"What is the number of the invoice of {invoice.supplier}?", invoice.number)
     app, mail = App(seed), [mail for mail in App(seed).office.mails if mail.asks == "note"][seed % 2]
     app.do(Click("Mail"))
     if mail.sender not in app.screen().clickable:

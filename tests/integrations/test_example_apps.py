@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from bench.models import segments, vlm
 from examples.agents import vision
 from examples.agents.clip import STAGE, Clip
 from examples.agents.desktop import LINES, Action, App, Back, BadAction, Click, Scroll, Type, parse
-from examples.agents.office_tasks import tasks
+from examples.agents.office import Mail
+from examples.agents.office_tasks import NotAnswered, follow, tasks
 from examples.agents.widgets import LINE, WIDTH
 
 SEEDS = range(6)
@@ -34,6 +36,34 @@ def test_every_task_is_reached_by_its_solution_and_not_before(seed: int) -> None
             app.do(action)
         assert task.reached(app)
         assert not any(other.reached(app) for other in found if other is not task)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_plan_whose_questions_are_answered_rightly_reaches_its_task(seed: int) -> None:
+    for task in tasks(App(seed)):
+        app, asked = App(seed), list[tuple[str, str]]()
+        mail = next((m for m in app.office.mails if m.sender == task.shows), None)
+
+        def ask(question: str, of: str, mail: Mail | None = mail, asked: Any = asked) -> str:
+            asked.append((question, of))
+            assert mail is not None
+            return f"It is {mail.about}, I think."
+
+        assert [*follow(app, task, ask)] == list(task.plan)
+        assert task.reached(app)
+        assert [of for _, of in asked] == [task.shows] * bool(task.shows)
+
+
+def test_an_answer_that_names_nothing_ends_a_plan() -> None:
+    app = App(0)
+    pay = next(task for task in tasks(app) if task.goal.paid)
+    with pytest.raises(NotAnswered, match="I do not know"):
+        list(follow(app, pay, lambda question, of: "I do not know."))
+    app = App(0)
+    delete = next(task for task in tasks(app) if task.goal.deleted)
+    with pytest.raises(BadAction, match="nothing"):
+        list(follow(app, delete, lambda question, of: "nothing.txt"))
+    assert app.facts == App(0).facts
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -65,11 +95,11 @@ def test_what_a_task_needs_is_on_the_screen_that_it_names_alone(seed: int) -> No
 
 
 def _needed(solution: tuple[Action, ...], app: App) -> list[str]:
-    """The amount, file or code by which a solution goes on."""
+    """The company, file or code by which a solution goes on."""
     typed = [action.text for action in solution if isinstance(action, Type)]
     clicked = {action.label for action in solution if isinstance(action, Click)}
-    amounts = [invoice.amount for invoice in app.office.invoices if invoice.number in clicked]
-    return typed + amounts + [name for name in app.office.files if name in clicked]
+    suppliers = [invoice.supplier for invoice in app.office.invoices if invoice.supplier in clicked]
+    return typed + suppliers + [name for name in app.office.files if name in clicked]
 
 
 ACTIONS = st.one_of(
