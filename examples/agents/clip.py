@@ -149,16 +149,17 @@ def _stretches(rng: random.Random, seconds: int, count: int) -> Iterator[tuple[i
 
 
 def _visits(rng: random.Random, seconds: int) -> Iterator[tuple[int, int]]:
-    """Stretches of 6 to 14 seconds, at most three at once, that end before the clip does."""
-    starts, stops = 2, list[int]()
+    """Stretches, at most three at once, that end before the clip does: of 6 to 14 seconds, or more in a clip
+    in which there would be more than there are kinds of icon."""
+    starts, stops, pace = 2, list[int](), max(1, seconds // 300)
     while True:
-        stop = starts + rng.randint(6, 14)
+        stop = starts + pace * rng.randint(6, 14)
         if stop > seconds - 10:
             return
         stops.append(stop)
         yield starts, stop
         busy = sorted(end for end in stops if end > starts)
-        starts += rng.randint(3, 9)
+        starts += pace * rng.randint(3, 9)
         if len(busy) >= STAGE:
             starts = max(starts, busy[-STAGE])
 

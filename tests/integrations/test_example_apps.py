@@ -193,6 +193,7 @@ def test_a_clip_is_whole_and_its_questions_have_one_answer(seed: int, seconds: i
         assert all(a.stop == b.start and a.start < a.stop for a, b in pairwise(events))
     assert max(len(clip.stage(second)) for second in range(seconds)) <= STAGE
     assert len({visit.icon for visit in clip.visits}) == len(clip.visits)
+    assert clip.visits[-1].stop > seconds * 0.7
     questions = clip.questions()
     assert questions
     for question in questions:
