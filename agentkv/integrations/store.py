@@ -28,12 +28,12 @@ from langgraph.store.base import (
 )
 
 from agentkv.errors import InvalidInput, StoreFull
-from agentkv.integrations import items, words
-from agentkv.integrations.items import Place, Saved
-from agentkv.integrations.matching import matches, passes
-from agentkv.integrations.ops import Batch, Put, checked
-from agentkv.integrations.semantic import Index, similarity
-from agentkv.integrations.ttl import MARK, Expiries, check_config
+from agentkv.integrations.memory import items, words
+from agentkv.integrations.memory.items import Place, Saved
+from agentkv.integrations.memory.matching import matches, passes
+from agentkv.integrations.memory.ops import Batch, Put, checked
+from agentkv.integrations.memory.semantic import Index, similarity
+from agentkv.integrations.memory.ttl import MARK, Expiries, check_config
 from agentkv.store.base import Document, Key, Store
 from agentkv.store.tenancy import TenantStore, of_tenant
 

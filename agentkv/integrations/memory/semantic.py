@@ -10,7 +10,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import IndexConfig, ensure_embeddings
 
 from agentkv.errors import InvalidInput
-from agentkv.integrations.items import WHOLE
+from agentkv.integrations.memory.items import WHOLE
 
 _KEYS = {"dims", "embed", "fields"}
 

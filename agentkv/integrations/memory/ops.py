@@ -13,14 +13,13 @@ from langgraph.store.base import (
     Op,
     PutOp,
     SearchOp,
-    validate_op_namespace,
 )
 
 from agentkv.errors import InvalidInput, NotJSON
-from agentkv.integrations import items
-from agentkv.integrations.items import Place
-from agentkv.integrations.matching import check_filter
-from agentkv.integrations.ttl import check_ttl
+from agentkv.integrations.memory import items
+from agentkv.integrations.memory.items import Place
+from agentkv.integrations.memory.matching import check_filter
+from agentkv.integrations.memory.ttl import check_ttl
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,11 @@ def checked(ops: Iterable[Op], item_bytes: int) -> Batch:
 def _check(op: Op) -> None:
     if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):
         raise InvalidInput(got=f"{op!r}", expected="an op of langgraph.store.base", do="pass one")
-    validate_op_namespace(op)
+    for label in _labels(op):
+        if not isinstance(label, str) or not label or "." in label or "\x00" in label:
+            raise InvalidNamespaceError(
+                f"got the label {label!r}; expected a str with no '.' and no NUL in it"
+            )
     if isinstance(op, GetOp | PutOp) and not isinstance(op.key, str):
         raise InvalidInput(got=f"the key {op.key!r}", expected="a str", do="pass str(key)")
     if isinstance(op, PutOp) and op.value is not None:
@@ -81,6 +84,14 @@ def _check(op: Op) -> None:
         )
     if isinstance(op, ListNamespacesOp):
         _check_listing(op)
+
+
+def _labels(op: Op) -> Iterable[object]:
+    if isinstance(op, GetOp | PutOp):
+        return op.namespace
+    if isinstance(op, SearchOp):
+        return op.namespace_prefix
+    return (label for condition in op.match_conditions or () for label in condition.path)
 
 
 def _check_put(op: PutOp) -> None:

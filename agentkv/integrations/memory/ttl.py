@@ -11,14 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph.store.base import TTLConfig
-
 from agentkv.errors import InvalidInput
 from agentkv.store.base import Document, Key, Store
 
 MARK = "until "
 """In front of an item's place, in the key of its expiry; no place starts like this."""
-_KEYS = set(TTLConfig.__annotations__)
+_KEYS = {"refresh_on_read", "omit_expired", "default_ttl", "sweep_interval_minutes"}
 
 
 def check_ttl(minutes: object, name: str = "ttl") -> None:
