@@ -127,7 +127,7 @@ class Clip:
             yield Question(f"What colour was the {shape}?", colour, tuple(drawing.COLOURS), shown)
         for events, ask in (
             (self.scenes, "Where was the {}?"),
-            (self.counts, "What did the counter show with the {}?"),
+            (self.counts, "What was the counter when there was a {}?"),
         ):
             seen = {e: range(max(e.start, visit.start), min(e.stop, visit.stop)) for e in events}
             during = [event for event in events if seen[event]]
