@@ -77,6 +77,14 @@ class BadStore(AgentKVError):
     """A folder or a server that cannot be used as a store: not writable, something else, another version."""
 
 
+class NotJSON(InvalidInput):
+    """A value that JSON would not give back as it went in."""
+
+
+class StoreFull(AgentKVError):
+    """One item more than an agent's store may hold, or than the store behind it has room for."""
+
+
 class NonFinite(AgentKVError):
     """NaN or infinity came out of the model."""
 

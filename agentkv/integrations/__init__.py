@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkv.integrations.chat import ChatAgentKV
+    from agentkv.integrations.store import AgentKVStore
 
-__all__ = ["ChatAgentKV"]
+__all__ = ["AgentKVStore", "ChatAgentKV"]
 
-_HOME = {"ChatAgentKV": "agentkv.integrations.chat"}
+_HOME = {
+    "AgentKVStore": "agentkv.integrations.store",
+    "ChatAgentKV": "agentkv.integrations.chat",
+}
 
 
 def __getattr__(name: str) -> Any:

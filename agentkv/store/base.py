@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Document:
-    """Text that is kept as it is: what a saved window says of itself."""
+    """Text that is kept as it is: what a saved window says of itself, or an item of an agent's store."""
 
     text: bytes
 
@@ -34,7 +34,7 @@ class Document:
 
 
 Entry = KVBlock | Patch | Media | Document
-UNPLANNED: frozenset[Kind] = frozenset({"features", "rows", "window"})
+UNPLANNED: frozenset[Kind] = frozenset({"features", "rows", "window", "item"})
 """Kinds that no plan counts on."""
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 from agentkv_orchestrator.identity import digest_of
 from agentkv_orchestrator.residency import Context
 
-Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal", "features", "rows", "window"]
-SAVED: tuple[Kind, ...] = ("window",)
+Kind = Literal["canonical", "conditioned", "patch", "orbit", "removal", "features", "rows", "window", "item"]
+SAVED: tuple[Kind, ...] = ("window", "item")
 """Kinds that make no room for others: someone asked to keep them. They leave when they are dropped."""
 
 Miss = Literal["absent", "torn", "checksum", "foreign", "version", "io", "timeout"]
@@ -24,9 +24,10 @@ waiting to be written than may wait."""
 
 class Key(NamedTuple):
     """kind: what is stored. chunk: chunk id (it covers token ids, pixels and the model's fingerprint); of
-    features the hex digest of the pixels, of a window its name. context: what it was conditioned on: "" for a
-    canonical, a context key, a set key for an orbit, or "before>after" for a removal; of rows, as a saved
-    window left them, a digest of their bits. tenant: whose it is, as `scope_of` says."""
+    features the hex digest of the pixels, of a window its name, of an item which agent's store it is in.
+    context: what it was conditioned on: "" for a canonical, a context key, a set key for an orbit, or
+    "before>after" for a removal; of rows, as a saved window left them, a digest of their bits; of an item,
+    its namespace and key as JSON. tenant: whose it is, as `scope_of` says."""
 
     kind: Kind
     chunk: str

@@ -101,7 +101,7 @@ def _origin(record: Record, ids: Tensor | None) -> Origin | None:
     if ids is None or record.fingerprint is None:
         return None
     origin = Origin(ids.numpy(), bytes.fromhex(record.modality), record.fingerprint)
-    named = record.kind not in ("features", "window")  # these are named by their pixels, and by people
+    named = record.kind not in ("features", "window", "item")  # named by their pixels, and by people
     if named and digest(origin.ids, origin.fingerprint, origin.modality) != record.chunk:
         raise Unreadable("foreign", "a chunk id that its tokens do not have")
     return origin

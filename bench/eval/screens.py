@@ -75,7 +75,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.set_num_threads(args.threads)
-    loaded = replace(hf.load(qwen_coder.ensure()), name=vlm.NAME)
+    loaded = replace(hf.load(qwen_coder.ensure()), name=vlm.QWEN.name)
     with Engine(loaded, EngineConfig(), vision=vlm.load()) as engine:
         options = Options(
             windows=args.windows,

@@ -1,4 +1,4 @@
-"""A small real vision-language model in closed form: frozen encoders → ridge → frozen Qwen2.5-0.5B.
+"""A small real vision-language model in closed form: frozen encoders → ridge → frozen language model.
 
 A clean screenshot is cut into rows, icons and text. An icon goes through EfficientNet and becomes two
 visual tokens (what colour, what shape); a piece of text goes through PP-OCR and becomes one visual token
@@ -6,7 +6,9 @@ for each character. A projector for each kind was fitted by ridge regression ont
 input embeddings of the words or characters that the pictures show: no backpropagation, seconds to fit.
 Pieces of a row are parted by the embedding of a space, rows by that of a line break. Positions are 1-D.
 
-It is ours and small: it reads what it was fitted for, and nothing else is claimed of it.
+It is ours and small: it reads what it was fitted for, and nothing else is claimed of it. The language
+model is Qwen2.5-Coder-0.5B, or the embedded SmolLM2-135M, which needs no large download and sees as
+much, but answers next to nothing from it.
 
     python -m bench.models.vlm                   # fits, prints the directory
     python -m bench.models.vlm --score           # held-out scores, to bench/results
@@ -17,6 +19,7 @@ import json
 import os
 import random
 import string
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -30,11 +33,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from agentkv.models import embedded
 from bench.models import drawing, efficientnet, ocr, qwen_coder, ridge, segments
 from bench.models.wheels import built
 
-NAME = "qwen2.5-coder-0.5b-screens"
-PLACEHOLDER = "<|image_pad|>"
 TILE = 112  # px of a side of what EfficientNet sees
 # The regime of the fit; it enters the digest.
 FIT: dict[str, Any] = {
@@ -49,15 +51,31 @@ _POOLS = (string.ascii_lowercase, string.ascii_lowercase, string.ascii_letters, 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation + " "
 
 
+@dataclass(frozen=True)
+class Language:
+    """A text model that projectors are fitted for. name: of the two together. placeholder: a token of its
+    vocabulary that no text contains. sha256: of its weights as they were downloaded. ensure: its directory,
+    made on the first call."""
+
+    name: str
+    placeholder: str
+    sha256: str
+    ensure: Callable[[], Path]
+
+
+QWEN = Language("qwen2.5-coder-0.5b-screens", "<|image_pad|>", qwen_coder.MATERIAL.sha256, qwen_coder.ensure)
+SMOLLM2 = Language("smollm2-135m-screens", "<file_sep>", embedded.GGUF_SHA256, embedded.ensure)
+
+
 @dataclass(frozen=True, eq=False)
 class ScreenVision:
     """Turns screenshots into embeddings that stand where `placeholder_id` stands in a prompt.
 
-    language_model: directory of the text model whose input embeddings these are. icons: projector
+    language: the text model whose input embeddings these are. icons: projector
     2848 → 2E. characters: projector 120 → E. marks: fp32 [2, E], the embeddings of space and line break.
     """
 
-    language_model: Path
+    language: Language
     placeholder_id: int
     encoder: efficientnet.Weights
     reader: ocr.Reader
@@ -89,7 +107,7 @@ class ScreenVision:
 
     def digest(self) -> bytes:
         """16 bytes: everything that decides what `encode` gives for the same pixels."""
-        sums = (efficientnet.MATERIAL.sha256, ocr.MATERIAL.sha256, qwen_coder.MATERIAL.sha256)
+        sums = (efficientnet.MATERIAL.sha256, ocr.MATERIAL.sha256, self.language.sha256)
         state = xxhash.xxh3_128(json.dumps([FIT, TILE, self.placeholder_id, *sums]).encode())
         for name, value in sorted(_tensors(self.icons, self.characters, self.marks).items()):
             state.update(f"{name} {list(value.shape)}".encode())
@@ -198,24 +216,23 @@ def _projector(tensors: dict[str, Tensor], kind: str) -> ridge.Projector:
     return ridge.Projector(*(tensors[f"{kind}.{f.name}"] for f in fields(ridge.Projector)))
 
 
-def ensure() -> Path:
+def ensure(language: Language = QWEN) -> Path:
     """The directory of the fitted projectors, made on the first call."""
 
     def build(target: Path) -> None:
-        save_file(fit(qwen_coder.ensure()), target / "projectors.safetensors")
+        save_file(fit(language.ensure()), target / "projectors.safetensors")
         (target / "fit.json").write_text(json.dumps(FIT, indent=1) + "\n")
 
-    return built(f"{NAME}-v{FIT['version']}", build)
+    return built(f"{language.name}-v{FIT['version']}", build)
 
 
-def load() -> ScreenVision:
-    """The fitted encoder beside the text model it was fitted for."""
-    tensors = load_file(ensure() / "projectors.safetensors")
-    language_model = qwen_coder.ensure()
-    placeholder = AutoTokenizer.from_pretrained(language_model).convert_tokens_to_ids(PLACEHOLDER)
+def load(language: Language = QWEN) -> ScreenVision:
+    """The encoder that was fitted for a text model."""
+    tensors = load_file(ensure(language) / "projectors.safetensors")
+    tokenizer = AutoTokenizer.from_pretrained(language.ensure())
     return ScreenVision(
-        language_model,
-        placeholder,
+        language,
+        tokenizer.convert_tokens_to_ids(language.placeholder),
         efficientnet.load(),
         ocr.load(),
         _projector(tensors, "icons"),

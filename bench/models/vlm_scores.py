@@ -114,8 +114,8 @@ class Asker:
 
     def __init__(self, vision: vlm.ScreenVision) -> None:
         self.vision = vision
-        self.tokenizer = AutoTokenizer.from_pretrained(vision.language_model)
-        model = AutoModelForCausalLM.from_pretrained(vision.language_model, dtype=torch.float32)
+        self.tokenizer = AutoTokenizer.from_pretrained(vision.language.ensure())
+        model = AutoModelForCausalLM.from_pretrained(vision.language.ensure(), dtype=torch.float32)
         self.model: Any = model.eval()
         self.table: Tensor = model.get_input_embeddings().weight.detach()
 

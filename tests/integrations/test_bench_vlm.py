@@ -92,8 +92,8 @@ def test_edit_distance(a, b, edits):
 def test_the_adapter_says_what_a_screenshot_shows():
     vision = vlm.load()
     assert isinstance(vision, VisionAdapter)
-    tokenizer = AutoTokenizer.from_pretrained(vision.language_model)
-    table = vlm.embeddings(vision.language_model)
+    tokenizer = AutoTokenizer.from_pretrained(vision.language.ensure())
+    table = vlm.embeddings(vision.language.ensure())
     icon = drawing.Icon("green", "heart")
     rows = [drawing.Row("pilot", icon), drawing.Row("Total due 48.20")]
     image = drawing.screenshot(rows, random.Random(3))

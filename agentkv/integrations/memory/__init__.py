@@ -1,0 +1,1 @@
+"""What `agentkv.integrations.store` is made of: items, ops, filters, rankings and expiry."""
