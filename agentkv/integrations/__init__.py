@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkv.integrations.chat import ChatAgentKV
+    from agentkv.integrations.edits import AgentKVContextEdit
+    from agentkv.integrations.middleware import AgentKVMiddleware
+    from agentkv.integrations.saver import CollectingSaver
 
-__all__ = ["ChatAgentKV"]
+__all__ = ["AgentKVContextEdit", "AgentKVMiddleware", "ChatAgentKV", "CollectingSaver"]
 
-_HOME = {"ChatAgentKV": "agentkv.integrations.chat"}
+_HOME = {
+    "AgentKVContextEdit": "agentkv.integrations.edits",
+    "AgentKVMiddleware": "agentkv.integrations.middleware",
+    "ChatAgentKV": "agentkv.integrations.chat",
+    "CollectingSaver": "agentkv.integrations.saver",
+}
 
 
 def __getattr__(name: str) -> Any:

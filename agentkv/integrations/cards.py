@@ -1,0 +1,145 @@
+"""What may leave a message list, and the cards that stand in its place.
+
+An image block, or what a tool returned, is an item. It is known by what it says and bears a number; equal
+ones share it. A card is a line of text, so a list whose items leave one by one differs in a few tokens at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+
+from agentkv.integrations.answering import METADATA
+
+RECALL = "recall_chunk"
+"""Name of the tool that shows an item again. Its own answers never leave as items."""
+
+SHORT = 80
+"""Results of fewer characters stay: a card is about as long."""
+
+Block = str | dict[str, Any]
+
+_NOT_SAID = ("id", "cache_control", "extras", "index")
+"""Keys of a block that the model is not shown."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image or a tool's result, where it stands in a list.
+
+    place: index of its message. block: index of its block there; None: all of the message's content. key:
+    digest of what it says. noun: what a card calls it.
+    """
+
+    place: int
+    block: int | None
+    key: str
+    noun: str
+    content: tuple[Block, ...]
+    pinned: bool
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        return " ".join(b if isinstance(b, str) else str(b.get("text", "")) for b in self.content).strip()
+
+    def card(self, number: int, recall: bool) -> str:
+        """What stands in its place. recall: whether the model has the tool to get it back."""
+        way = f"; {RECALL}('{number}') shows it again" if recall else ""
+        return f"[{self.noun} {number}: evicted{way}]"
+
+
+def images(messages: Sequence[BaseMessage]) -> Iterator[Item]:
+    """Every image block, in order."""
+    for place, message in enumerate(messages):
+        if isinstance(message.content, str) or _recalls(message):
+            continue
+        for index, block in enumerate(message.content):
+            if _is_image(block):
+                yield Item(place, index, _key([block]), "image", (block,), _pinned(message, block))
+
+
+def results(messages: Sequence[BaseMessage], exclude: Iterable[str] = ()) -> Iterator[Item]:
+    """What tools returned, in order, but for those of these names and those that a card would not shorten."""
+    names = frozenset(exclude)
+    for place, message in enumerate(messages):
+        if not isinstance(message, ToolMessage) or _recalls(message) or message.name in names:
+            continue
+        content = [message.content] if isinstance(message.content, str) else message.content
+        noun = f"result of {message.name}" if message.name else "result"
+        pinned = any(_pinned(message, block) for block in content)
+        item = Item(place, None, _key([noun, *content]), noun, tuple(content), pinned)
+        if len(item.text) >= SHORT or any(_is_image(block) for block in content):
+            yield item
+
+
+def oldest(items: Iterable[Item], keep: int | None) -> list[Item]:
+    """All but the newest ``keep`` of those that are not pinned; none where ``keep`` is None."""
+    loose = [item for item in items if not item.pinned]
+    return [] if keep is None else loose[: max(len(loose) - keep, 0)]
+
+
+def numbered(items: Iterable[Item], known: Mapping[str, int]) -> dict[str, int]:
+    """Numbers for items that have none yet, by key, from 1 on."""
+    fresh, last = dict[str, int](), max(known.values(), default=0)
+    for item in items:
+        if item.key not in known and item.key not in fresh:
+            fresh[item.key] = last + len(fresh) + 1
+    return fresh
+
+
+def with_cards(
+    messages: Sequence[AnyMessage], gone: Iterable[Item], numbers: Mapping[str, int], recall: bool
+) -> list[AnyMessage]:
+    """The list with cards where these items stand; messages that hold none of them are the same objects."""
+    found, by_place = list(messages), defaultdict[int, list[Item]](list)
+    for item in sorted(gone, key=lambda item: item.block is not None):  # a whole result before its images
+        by_place[item.place].append(item)
+    for place, items in by_place.items():
+        content: Any = list(messages[place].content)
+        for item in items:
+            card = item.card(numbers[item.key], recall)
+            if item.block is None:
+                content = card
+                break
+            content[item.block] = {"type": "text", "text": card}
+        found[place] = messages[place].model_copy(update={"content": content})
+    return found
+
+
+def newest_handle(messages: Sequence[Any]) -> str | None:
+    """The window that the last answer of a list was made in."""
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            said = message.response_metadata.get(METADATA)
+            if isinstance(said, dict) and "window" in said:
+                return str(said["window"])
+    return None
+
+
+def _recalls(message: BaseMessage) -> bool:
+    return isinstance(message, ToolMessage) and message.name == RECALL
+
+
+def _is_image(block: Block) -> bool:
+    return isinstance(block, dict) and block.get("type") in ("image", "image_url")
+
+
+def _pinned(message: BaseMessage, block: Block) -> bool:
+    asked = isinstance(block, dict) and "cache_control" in block
+    return asked or "cache_control" in message.additional_kwargs
+
+
+def _key(blocks: Sequence[Block]) -> str:
+    """128 bits over what the model is shown."""
+    said = [
+        block if isinstance(block, str) else {k: v for k, v in block.items() if k not in _NOT_SAID}
+        for block in blocks
+    ]
+    return blake2b(json.dumps(said, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,263 @@
+"""`AgentKVMiddleware`: which images and tool results an agent's model sees, and how it gets one back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import or_
+from typing import Annotated, Any, NotRequired
+
+from agentkv_orchestrator.policy import Policy
+from langchain.agents.middleware.types import (
+    AgentMiddleware,
+    AgentState,
+    ContextT,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+    ResponseT,
+)
+from langchain.tools import ToolRuntime
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.tools import StructuredTool, ToolException
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.types import Command
+
+from agentkv.errors import InvalidInput
+from agentkv.integrations import cards
+from agentkv.integrations.answering import Request
+from agentkv.integrations.cards import RECALL, Item
+from agentkv.integrations.chat import ChatAgentKV
+
+_RECALLED = "agentkv_recalled"
+"""Key of a recall's artifact: the number of what it shows."""
+
+_SETTINGS = frozenset(Request.model_fields) - {"messages", "tools", "tool_choice", "thread_id"}
+
+_HELP = (
+    "Show an image or a tool's result again whose place holds a card like [image 3: evicted]. "
+    "name: the number on the card."
+)
+
+
+class AgentKVState(AgentState[Any]):
+    """What the middleware keeps in a checkpoint: strings and ints."""
+
+    agentkv_window: NotRequired[Annotated[str, PrivateStateAttr]]
+    """Handle of the window of the newest answer."""
+    agentkv_numbers: NotRequired[Annotated[dict[str, int], PrivateStateAttr, or_]]
+    """Numbers on cards, by a digest of what they stand for."""
+    agentkv_evicted: NotRequired[Annotated[list[int], PrivateStateAttr]]
+    """Numbers of what the model was last shown as a card."""
+
+
+class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
+    """Shows a `ChatAgentKV` the newest images and tool results, and cards for older ones.
+
+    Only what the model sees is edited; the messages of the state stay whole. So a card costs the window one
+    rotation, and the agent may call ``recall_chunk`` to see the thing again, at the end of the list.
+
+    keep_images, keep_results: how many of the newest stay; None: all. Blocks with ``cache_control`` stay as
+    well, and are not counted. recall_turns: answers after which what was recalled leaves again.
+    exclude_tools: whose results stay. policy, settings: passed to each call of a ChatAgentKV, ``settings``
+    such as max_tokens; what the request says goes before them. namespace: where in the graph's store the
+    cards of what left are put, a thread's under its id; None: nowhere. Raises InvalidInput.
+    """
+
+    state_schema = AgentKVState
+
+    def __init__(
+        self,
+        *,
+        policy: str | Policy | None = None,
+        settings: Mapping[str, Any] | None = None,
+        keep_images: int | None = None,
+        keep_results: int | None = None,
+        recall_turns: int = 3,
+        exclude_tools: Sequence[str] = (),
+        namespace: tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        _require_counts(keep_images=keep_images, keep_results=keep_results, recall_turns=recall_turns)
+        self.settings = _checked({**({} if policy is None else {"policy": policy}), **(settings or {})})
+        self.keep_images, self.keep_results = keep_images, keep_results
+        self.recall_turns, self.exclude_tools = recall_turns, tuple(exclude_tools)
+        self.namespace = namespace
+        evicts = keep_images is not None or keep_results is not None
+        self.tools = [self._tool()] if evicts else []
+
+    def before_model(self, state: AgentKVState, runtime: Runtime[ContextT]) -> dict[str, Any]:
+        """The handle, new numbers and what is evicted, into the state."""
+        update, left = self._before(state)
+        if self.namespace is not None:
+            store, place = _store(runtime), self._place(runtime)
+            for key, value in left.items():
+                store.put(place, key, value)
+        return update
+
+    async def abefore_model(self, state: AgentKVState, runtime: Runtime[ContextT]) -> dict[str, Any]:
+        update, left = self._before(state)
+        if self.namespace is not None:
+            store, place = _store(runtime), self._place(runtime)
+            for key, value in left.items():
+                await store.aput(place, key, value)
+        return update
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
+    ) -> ExtendedModelResponse[ResponseT]:
+        """The model with its settings, over cards and recalled items; its window's handle into the state."""
+        shown, fresh = self._shown(request)
+        return _answered(handler(shown), fresh)
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
+    ) -> ExtendedModelResponse[ResponseT]:
+        shown, fresh = self._shown(request)
+        return _answered(await handler(shown), fresh)
+
+    def _before(self, state: AgentKVState) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """An update of the state, and cards by number of what left since the last call."""
+        messages, known = state["messages"], _numbers(state)
+        fresh = cards.numbered(self._items(messages), known)
+        numbers = {**known, **fresh}
+        gone = {numbers[item.key]: item for item in self._gone(messages)}
+        update: dict[str, Any] = {"agentkv_numbers": fresh, "agentkv_evicted": sorted(gone)}
+        if (handle := cards.newest_handle(messages)) is not None:
+            update["agentkv_window"] = handle
+        before = set(state.get("agentkv_evicted", ()))
+        left = {str(n): _entry(n, item, messages) for n, item in gone.items() if n not in before}
+        return update, left
+
+    def _shown(self, request: ModelRequest[ContextT]) -> tuple[ModelRequest[ContextT], dict[str, int]]:
+        """What the model is asked, and numbers that the state has not got yet: other middleware may have
+        changed the list since."""
+        known = _numbers(request.state)
+        fresh = cards.numbered(self._items(request.messages), known)
+        messages = self._seen(request.messages, {**known, **fresh})
+        settings = request.model_settings
+        if isinstance(request.model, ChatAgentKV):
+            settings = {**self.settings, **settings}
+        return request.override(messages=messages, model_settings=settings), fresh
+
+    def _seen(self, messages: Sequence[AnyMessage], numbers: Mapping[str, int]) -> list[AnyMessage]:
+        found = cards.with_cards(messages, self._gone(messages), numbers, recall=bool(self.tools))
+        by_number = {numbers[item.key]: item for item in self._items(messages)}
+        turns, done = 0, set[int]()
+        for place in reversed(range(len(messages))):  # of several recalls of one item the last one counts
+            message = messages[place]
+            turns += isinstance(message, AIMessage)
+            number = _recalled(message)
+            if number is None:
+                continue
+            item = by_number.get(number)
+            if item is not None and turns < self.recall_turns and number not in done:
+                done.add(number)
+                content = [{"type": "text", "text": f"{item.noun} {number}:\n"}, *item.content]
+            else:
+                content = [{"type": "text", "text": f"[{RECALL}: {number} is not shown here any more]"}]
+            found[place] = message.model_copy(update={"content": content})
+        return found
+
+    def _items(self, messages: Sequence[AnyMessage]) -> list[Item]:
+        """Everything that may get a card, in the order of the list."""
+        found = list[Item]()
+        if self.keep_images is not None:
+            found += cards.images(messages)
+        if self.keep_results is not None:
+            found += cards.results(messages, self.exclude_tools)
+        return sorted(found, key=lambda item: (item.place, item.block is None))
+
+    def _gone(self, messages: Sequence[AnyMessage]) -> list[Item]:
+        """What has a card now."""
+        results = cards.oldest(cards.results(messages, self.exclude_tools), self.keep_results)
+        return [*cards.oldest(cards.images(messages), self.keep_images), *results]
+
+    def _tool(self) -> StructuredTool:
+        return StructuredTool.from_function(
+            self._recall,
+            name=RECALL,
+            description=_HELP,
+            response_format="content_and_artifact",
+            handle_tool_error=True,
+        )
+
+    def _recall(self, name: str, runtime: ToolRuntime) -> tuple[str, dict[str, int]]:
+        """A note whose place shows the item from the next call on."""
+        messages, known = runtime.state["messages"], _numbers(runtime.state)
+        numbers = {**known, **cards.numbered(self._items(messages), known)}
+        gone = {numbers[item.key]: item for item in self._gone(messages)}
+        names = {wanted: n for n, item in gone.items() for wanted in (str(n), f"{item.noun} {n}".lower())}
+        number = names.get(name.strip().lower())
+        if number is None:
+            there = ", ".join(map(str, sorted(gone))) or "none"
+            raise ToolException(f"Nothing evicted is called {name!r}. Numbers of what is: {there}.")
+        return f"{gone[number].noun} {number} is shown again.", {_RECALLED: number}
+
+    def _place(self, runtime: Runtime[Any]) -> tuple[str, ...]:
+        info = runtime.execution_info
+        thread = info.thread_id if info is not None else None
+        return (*(self.namespace or ()), thread or "no thread")
+
+
+def _numbers(state: Mapping[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = state.get("agentkv_numbers", {})
+    return found
+
+
+def _recalled(message: AnyMessage) -> int | None:
+    """The number that a recall's answer shows."""
+    if not isinstance(message, ToolMessage) or message.name != RECALL:
+        return None
+    return message.artifact.get(_RECALLED) if isinstance(message.artifact, dict) else None
+
+
+def _answered(
+    response: ModelResponse[ResponseT], fresh: Mapping[str, int]
+) -> ExtendedModelResponse[ResponseT]:
+    update: dict[str, Any] = {"agentkv_numbers": dict(fresh)}
+    if (handle := cards.newest_handle(response.result)) is not None:
+        update["agentkv_window"] = handle
+    return ExtendedModelResponse(response, Command(update=update))
+
+
+def _entry(number: int, item: Item, messages: Sequence[AnyMessage]) -> dict[str, Any]:
+    """What a store is told of an item that left; images are found by the words beside them."""
+    message = messages[item.place]
+    return {
+        "name": str(number),
+        "noun": item.noun,
+        "text": item.text or message.text.strip(),
+        "message_id": message.id or "",
+    }
+
+
+def _store(runtime: Runtime[Any]) -> BaseStore:
+    if runtime.store is None:
+        raise InvalidInput(
+            got="namespace= and a graph without a store",
+            expected="a graph that was compiled with one",
+            do="pass store= to create_agent, or leave namespace out",
+        )
+    return runtime.store
+
+
+def _require_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise InvalidInput(got=f"{name}={count!r}", expected="a whole number from 0 on", do="pass one")
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(set(settings) - _SETTINGS):
+        raise InvalidInput(
+            got=f"settings {unknown}", expected=f"some of {sorted(_SETTINGS)}", do="leave it out"
+        )
+    if "policy" in settings:
+        settings["policy"] = Policy.parse(settings["policy"])
+    return settings

@@ -1,0 +1,325 @@
+"""Agents whose images and tool results leave and come back: what the model sees, what the state keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from agentkv_orchestrator.errors import PolicyError
+from agentkv_orchestrator.policy import Policy
+from langchain.agents import create_agent
+from langchain.agents.middleware import ContextEditingMiddleware
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Send
+
+from agentkv import Engine
+from agentkv.errors import InvalidInput
+from agentkv.integrations import AgentKVContextEdit, AgentKVMiddleware
+from agentkv.integrations.cards import RECALL
+from tests.integrations import agents_case as case
+from tests.integrations.agents_case import Chat, call, calling, picture
+
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+LOOK: Any = {"messages": [HumanMessage("Look around the house, room by room.")]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with case.engine() as built:
+        yield built
+
+
+@tool
+def look(place: int) -> list[dict[str, Any]]:
+    """Look at a place."""
+    return [picture(place)]
+
+
+@tool
+def read(page: int) -> str:
+    """Read a page."""
+    return f"Page {page} tells how the {page}th king counted his sheep. " * 4
+
+
+def rooms(count: int, then: str = "Seen.") -> case.Script:
+    return calling(lambda done: call("look", place=done) if done < count else then)
+
+
+def recalling(name: str, looks: int = 3, more: int = 0) -> case.Script:
+    """So many looks, a recall, so many looks, and an end."""
+
+    def step(done: int) -> str:
+        if done == looks:
+            return call(RECALL, name=name)
+        return call("look", place=done) if done < looks + 1 + more else "Seen."
+
+    return calling(step)
+
+
+def agent(chat: Any, *middleware: Any, tools: Any = (look,), **options: Any) -> Any:
+    options = {"checkpointer": InMemorySaver(), **options}
+    return create_agent(chat, list(tools), middleware=middleware, **options)
+
+
+def words(message: AnyMessage) -> list[str]:
+    """A message's blocks: text, or "image"."""
+    content = [message.content] if isinstance(message.content, str) else message.content
+    return [b if isinstance(b, str) else str(b.get("text") or b["type"]) for b in content]
+
+
+def tool_words(messages: Any) -> list[str]:
+    return [" ".join(words(message)) for message in messages if isinstance(message, ToolMessage)]
+
+
+def card(number: int, noun: str = "image") -> str:
+    return f"[{noun} {number}: evicted; {RECALL}('{number}') shows it again]"
+
+
+def test_only_the_newest_images_are_seen(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=rooms(4))
+    graph = agent(chat, AgentKVMiddleware(keep_images=1))
+    said = graph.invoke(LOOK, THREAD)["messages"]
+    assert tool_words(said) == ["image"] * 4, "the state keeps them all"
+    assert [tool_words(request.messages) for request in chat.asked] == [
+        [],
+        ["image"],
+        [card(1), "image"],
+        [card(1), card(2), "image"],
+        [card(1), card(2), card(3), "image"],
+    ]
+    assert case.held(chat, "t", said[-1]) == case.rendered(chat, chat.asked[-1], said[-1])
+
+
+@pytest.mark.parametrize("policy", ["exact", "fast"])
+def test_a_card_costs_no_prefill_of_what_stays(policy: str) -> None:
+    """Behind an image that left, fast moves what stays; exact computes it again."""
+    with case.engine() as own:
+        chat = Chat(engine=own, script=rooms(5), policy=policy)
+        said = agent(chat, AgentKVMiddleware(keep_images=3)).invoke(LOOK, THREAD)["messages"]
+        formed = [case.formed(message) for message in said if isinstance(message, AIMessage)]
+        usual = formed[3]  # a call that only adds a look to the list; the next two lose an image as well
+        (left,) = chat.prompts.messages(chat.asked[-1].messages[2:3], answer=False)
+    if policy == "fast":
+        assert max(formed[4:]) <= usual + left.tokens
+    else:
+        assert min(formed[4:]) > 2 * (usual + left.tokens)
+
+
+def test_an_image_comes_back_and_leaves_again(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=recalling("1", more=2))
+    graph = agent(chat, AgentKVMiddleware(keep_images=1, recall_turns=2))
+    said = graph.invoke(LOOK, THREAD)["messages"]
+    seen = [tool_words(request.messages) for request in chat.asked]
+    assert seen[4] == [card(1), card(2), "image", "image 1:\n image"]
+    assert seen[5] == [card(1), card(2), card(3), "image 1:\n image", "image"]
+    assert seen[6][3:] == [f"[{RECALL}: 1 is not shown here any more]", card(4), "image"]
+    shown = chat.asked[4].messages[-1]
+    assert shown.content[1] == picture(0)
+    recall = next(m for m in said if isinstance(m, ToolMessage) and m.name == RECALL)
+    assert (recall.text, recall.status) == ("image 1 is shown again.", "success")
+    assert case.held(chat, "t", said[-1]) == case.rendered(chat, chat.asked[-1], said[-1])
+
+
+@pytest.mark.parametrize("name", ["image 1", " 1 "])
+def test_what_is_written_on_the_card_is_a_name(engine: Engine, name: str) -> None:
+    chat = Chat(engine=engine, script=recalling(name))
+    agent(chat, AgentKVMiddleware(keep_images=1)).invoke(LOOK, THREAD)
+    assert tool_words(chat.asked[-1].messages)[-1] == "image 1:\n image"
+
+
+@pytest.mark.parametrize("name", ["9", "3", "the kitchen", ""])
+def test_a_name_of_nothing_evicted_is_an_error_of_the_tool(engine: Engine, name: str) -> None:
+    """3 is the one that still stands in the list."""
+    chat = Chat(engine=engine, script=recalling(name))
+    said = agent(chat, AgentKVMiddleware(keep_images=1)).invoke(LOOK, THREAD)["messages"]
+    answer = said[-2]
+    assert answer.status == "error"
+    assert answer.text == f"Nothing evicted is called {name!r}. Numbers of what is: 1, 2."
+    assert said[-1].text == "Seen."
+
+
+def test_of_two_recalls_the_last_one_counts(engine: Engine) -> None:
+    def step(done: int) -> str:
+        if done in (2, 3):
+            return call(RECALL, name="1")
+        return call("look", place=done) if done < 2 else "Seen."
+
+    chat = Chat(engine=engine, script=calling(step))
+    agent(chat, AgentKVMiddleware(keep_images=1)).invoke(LOOK, THREAD)
+    assert tool_words(chat.asked[-1].messages)[2:] == [
+        f"[{RECALL}: 1 is not shown here any more]",
+        "image 1:\n image",
+    ]
+
+
+def test_checkpoints_hold_strings_and_another_process_goes_on(engine: Engine) -> None:
+    """Under a serializer that refuses all but plain values and messages, an agent that shares nothing with
+    the first but the saver sees the recalled image, and its window is what a fresh one would be."""
+    saver = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    first = Chat(engine=engine, script=recalling("2"))
+    agent(first, AgentKVMiddleware(keep_images=1), checkpointer=saver).invoke(LOOK, THREAD)
+    kept = [found.checkpoint["channel_values"] for found in saver.list(THREAD)]
+    assert {type(leaf) for leaf in case.leaves(kept)} <= {str, int, float, bool, type(None), Send}
+    newest = kept[0]
+    assert newest["agentkv_window"] == case.handle(newest["messages"][-1])
+    assert newest["agentkv_evicted"] == [1, 2]
+    assert sorted(newest["agentkv_numbers"].values()) == [1, 2, 3]
+
+    second = Chat(engine=engine, script=case.saying("Still there."))
+    graph = agent(second, AgentKVMiddleware(keep_images=1), checkpointer=saver)
+    said = graph.invoke({"messages": [HumanMessage("And now?")]}, THREAD)["messages"]
+    assert said[-1].response_metadata["agentkv"]["went"].startswith("opened")
+    assert tool_words(second.asked[0].messages) == [card(1), card(2), "image", "image 2:\n image"]
+    assert case.held(second, "t", said[-1]) == case.rendered(second, second.asked[0], said[-1])
+
+
+def test_numbers_stay_when_messages_leave_the_state(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=rooms(3))
+    graph = agent(chat, AgentKVMiddleware(keep_images=1))
+    said = graph.invoke(LOOK, THREAD)["messages"]
+    graph.update_state(THREAD, {"messages": [RemoveMessage(id=m.id) for m in said[1:3]]})
+    chat.script = case.replying
+    answer = graph.invoke({"messages": [HumanMessage("Well?")]}, THREAD)["messages"][-1]
+    assert tool_words(chat.asked[-1].messages) == [card(2), "image"]
+    assert case.held(chat, "t", answer) == case.rendered(chat, chat.asked[-1], answer)
+
+
+def test_what_asks_to_be_kept_stays_and_is_not_counted(engine: Engine) -> None:
+    pinned = {**picture(90), "cache_control": {"type": "ephemeral"}}
+    ask = HumanMessage([{"type": "text", "text": "Like this:"}, pinned, picture(91)])
+    chat = Chat(engine=engine, script=rooms(1))
+    agent(chat, AgentKVMiddleware(keep_images=1)).invoke({"messages": [ask]}, THREAD)
+    assert words(chat.asked[-1].messages[0]) == ["Like this:", "image", card(2)]
+    assert tool_words(chat.asked[-1].messages) == ["image"]
+
+
+def test_results_leave_as_images_do(engine: Engine) -> None:
+    def step(done: int) -> str:
+        if done == 3:
+            return call(RECALL, name="result of read 1")
+        return call("read", page=done) if done < 3 else "Read."
+
+    chat = Chat(engine=engine, script=calling(step))
+    graph = agent(chat, AgentKVMiddleware(keep_results=1), tools=[read])
+    graph.invoke(LOOK, THREAD)
+    first = tool_words(chat.asked[1].messages)[0]
+    seen = tool_words(chat.asked[-1].messages)
+    assert seen[:2] == [card(1, "result of read"), card(2, "result of read")]
+    assert seen[2].startswith("Page 2")
+    assert seen[3] == f"result of read 1:\n {first}"
+
+
+@pytest.mark.parametrize("options", [{"exclude_tools": ["read"]}, {"keep_results": None}])
+def test_results_that_stay(engine: Engine, options: dict[str, Any]) -> None:
+    chat = Chat(engine=engine, script=calling(lambda done: call("read", page=done) if done < 2 else "Read."))
+    agent(chat, AgentKVMiddleware(**{"keep_results": 0, **options}), tools=[read]).invoke(LOOK, THREAD)
+    assert all(text.startswith("Page") for text in tool_words(chat.asked[-1].messages))
+
+
+async def test_all_of_it_without_blocking(engine: Engine) -> None:
+    chat, store = Chat(engine=engine, script=recalling("1")), InMemoryStore()
+    graph = agent(chat, AgentKVMiddleware(keep_images=1, namespace=("cards",)), store=store)
+    said = (await graph.ainvoke(LOOK, THREAD))["messages"]
+    assert tool_words(chat.asked[-1].messages) == [card(1), card(2), "image", "image 1:\n image"]
+    assert {found.key for found in await store.asearch(("cards", "t"))} == {"1", "2"}
+    assert case.held(chat, "t", said[-1]) == case.rendered(chat, chat.asked[-1], said[-1])
+
+
+def test_cards_of_what_left_are_in_the_store(engine: Engine) -> None:
+    store = InMemoryStore()
+    chat = Chat(engine=engine, script=calling(lambda done: call("read", page=done) if done < 3 else "Read."))
+    middleware = AgentKVMiddleware(keep_results=1, namespace=("agents", "cards"))
+    agent(chat, middleware, tools=[read], store=store).invoke(LOOK, THREAD)
+    found = {entry.key: entry.value for entry in store.search(("agents", "cards", "t"))}
+    assert sorted(found) == ["1", "2"]
+    assert found["2"]["text"].startswith("Page 1 tells")
+    assert found["2"]["noun"] == "result of read"
+
+
+def test_cards_without_a_store_are_refused(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=rooms(2))
+    with pytest.raises(InvalidInput, match="store="):
+        agent(chat, AgentKVMiddleware(keep_images=1, namespace=("cards",))).invoke(LOOK, THREAD)
+
+
+def test_policy_and_settings_reach_the_model(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=rooms(0))
+    middleware = AgentKVMiddleware(policy="fast", settings={"max_tokens": 3})
+    agent(chat, middleware).invoke(LOOK, THREAD)
+    (request,) = chat.asked
+    assert (request.policy, request.max_tokens) == (Policy.parse("fast"), 3)
+    assert [schema["function"]["name"] for schema in request.tools] == ["look"], "nothing to recall"
+
+
+def test_another_model_sees_the_cards_and_not_the_settings(engine: Engine) -> None:
+    """A fake model takes any option, so what it was bound to is looked at."""
+    bound = list[dict[str, Any]]()
+
+    class Fake(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            bound.append(options)
+            return self
+
+    chat = Chat(engine=engine, script=rooms(3))
+    graph = agent(chat, AgentKVMiddleware(keep_images=1, policy="fast"))
+    graph.invoke(LOOK, THREAD)
+    other = Fake(messages=iter([AIMessage("Me too.")]))
+    graph = agent(other, AgentKVMiddleware(keep_images=1, policy="fast"), checkpointer=graph.checkpointer)
+    said = graph.invoke({"messages": [HumanMessage("And you?")]}, THREAD)["messages"]
+    assert said[-1].text == "Me too."
+    assert "policy" not in bound[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"keep_images": -1}, "keep_images"),
+        ({"keep_results": True}, "keep_results"),
+        ({"recall_turns": 1.5}, "recall_turns"),
+        ({"settings": {"max_token": 3}}, "max_token"),
+        ({"settings": {"thread_id": "x"}}, "thread_id"),
+        ({"policy": "exactly"}, "exactly"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises((InvalidInput, PolicyError), match=named):
+        AgentKVMiddleware(**options)
+
+
+def test_a_long_list_loses_its_oldest(engine: Engine) -> None:
+    """Counted by the model: short lists stay whole."""
+
+    def step(done: int) -> str:
+        if done == 6:
+            return "Done."
+        return call("look", place=done) if done % 2 else call("read", page=done)
+
+    chat = Chat(engine=engine, script=calling(step), policy="balanced")
+    edit = AgentKVContextEdit(trigger=600, keep_images=1, keep_results=2)
+    editing = ContextEditingMiddleware(edits=[edit], token_count_method="model")
+    said = agent(chat, editing, tools=[look, read]).invoke(LOOK, THREAD)["messages"]
+    seen = [tool_words(request.messages) for request in chat.asked]
+    assert not any("evicted" in text for text in seen[2])
+    assert [text[:18] for text in seen[-1]] == [
+        "[result of read 1:",
+        "[result of look 3:",
+        "[result of read 4:",
+        "[result of look 6:",
+        "Page 4 tells how t",
+        "image",
+    ]
+    assert case.held(chat, "t", said[-1]) == case.rendered(chat, chat.asked[-1], said[-1])
+    assert case.cached(said[-1]) > 0
+
+
+def test_a_context_edit_keeps_what_asks_for_it() -> None:
+    pinned = {**picture(1), "cache_control": {"type": "ephemeral"}}
+    messages: list[AnyMessage] = [HumanMessage([pinned]), HumanMessage([picture(2), picture(3)])]
+    AgentKVContextEdit(trigger=1, keep_images=1).apply(messages, count_tokens=len)
+    assert [words(message) for message in messages] == [["image"], ["[image 2: evicted]", "image"]]
