@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from langchain.agents.middleware.context_editing import ContextEdit, TokenCounter
 from langchain_core.messages import AnyMessage
 
-from agentkv.integrations import cards
+from agentkv.integrations import evictable
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class AgentKVContextEdit(ContextEdit):
         """Edit the list in place."""
         if count_tokens(messages) <= self.trigger:
             return
-        images = list(cards.images(messages))
-        results = list(cards.results(messages, self.exclude_tools))
-        numbers = cards.numbered(sorted([*images, *results], key=lambda item: item.place), {})
-        gone = [*cards.oldest(images, self.keep_images), *cards.oldest(results, self.keep_results)]
-        messages[:] = cards.with_cards(messages, gone, numbers, recall=False)
+        images = list(evictable.images(messages))
+        results = list(evictable.results(messages, self.exclude_tools))
+        numbers = evictable.numbered(sorted([*images, *results], key=lambda item: item.place), {})
+        gone = [*evictable.oldest(images, self.keep_images), *evictable.oldest(results, self.keep_results)]
+        messages[:] = evictable.with_cards(messages, gone, numbers, recall=False)

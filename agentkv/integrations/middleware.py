@@ -25,13 +25,16 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from agentkv.errors import InvalidInput
-from agentkv.integrations import cards
+from agentkv.integrations import evictable
 from agentkv.integrations.answering import Request
-from agentkv.integrations.cards import RECALL, Item
 from agentkv.integrations.chat import ChatAgentKV
+from agentkv.integrations.evictable import RECALL, Evictable
 
 _RECALLED = "agentkv_recalled"
 """Key of a recall's artifact: the number of what it shows."""
+
+_WORDS = 400
+"""Characters of what left that a store is told."""
 
 _SETTINGS = frozenset(Request.model_fields) - {"messages", "tools", "tool_choice", "thread_id"}
 
@@ -61,8 +64,8 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
     keep_images, keep_results: how many of the newest stay; None: all. Blocks with ``cache_control`` stay as
     well, and are not counted. recall_turns: answers after which what was recalled leaves again.
     exclude_tools: whose results stay. policy, settings: passed to each call of a ChatAgentKV, ``settings``
-    such as max_tokens; what the request says goes before them. namespace: where in the graph's store the
-    cards of what left are put, a thread's under its id; None: nowhere. Raises InvalidInput.
+    such as max_tokens; what the request says goes before them. namespace: where in the graph's store it is
+    told what left, under the thread's id and the number on the card; None: nowhere. Raises InvalidInput.
     """
 
     state_schema = AgentKVState
@@ -91,17 +94,17 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         """The handle, new numbers and what is evicted, into the state."""
         update, left = self._before(state)
         if self.namespace is not None:
-            store, place = _store(runtime), self._place(runtime)
+            store, thread = _store(runtime), _thread(runtime)
             for key, value in left.items():
-                store.put(place, key, value)
+                store.put((*self.namespace, thread), key, {**value, "thread": thread})
         return update
 
     async def abefore_model(self, state: AgentKVState, runtime: Runtime[ContextT]) -> dict[str, Any]:
         update, left = self._before(state)
         if self.namespace is not None:
-            store, place = _store(runtime), self._place(runtime)
+            store, thread = _store(runtime), _thread(runtime)
             for key, value in left.items():
-                await store.aput(place, key, value)
+                await store.aput((*self.namespace, thread), key, {**value, "thread": thread})
         return update
 
     def wrap_model_call(
@@ -109,7 +112,7 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         request: ModelRequest[ContextT],
         handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
     ) -> ExtendedModelResponse[ResponseT]:
-        """The model with its settings, over cards and recalled items; its window's handle into the state."""
+        """The model with its settings, shown cards and recalls; its window's handle into the state."""
         shown, fresh = self._shown(request)
         return _answered(handler(shown), fresh)
 
@@ -124,11 +127,11 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
     def _before(self, state: AgentKVState) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """An update of the state, and cards by number of what left since the last call."""
         messages, known = state["messages"], _numbers(state)
-        fresh = cards.numbered(self._items(messages), known)
+        fresh = evictable.numbered(self._items(messages), known)
         numbers = {**known, **fresh}
         gone = {numbers[item.key]: item for item in self._gone(messages)}
         update: dict[str, Any] = {"agentkv_numbers": fresh, "agentkv_evicted": sorted(gone)}
-        if (handle := cards.newest_handle(messages)) is not None:
+        if (handle := evictable.newest_handle(messages)) is not None:
             update["agentkv_window"] = handle
         before = set(state.get("agentkv_evicted", ()))
         left = {str(n): _entry(n, item, messages) for n, item in gone.items() if n not in before}
@@ -138,7 +141,7 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         """What the model is asked, and numbers that the state has not got yet: other middleware may have
         changed the list since."""
         known = _numbers(request.state)
-        fresh = cards.numbered(self._items(request.messages), known)
+        fresh = evictable.numbered(self._items(request.messages), known)
         messages = self._seen(request.messages, {**known, **fresh})
         settings = request.model_settings
         if isinstance(request.model, ChatAgentKV):
@@ -146,10 +149,10 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         return request.override(messages=messages, model_settings=settings), fresh
 
     def _seen(self, messages: Sequence[AnyMessage], numbers: Mapping[str, int]) -> list[AnyMessage]:
-        found = cards.with_cards(messages, self._gone(messages), numbers, recall=bool(self.tools))
+        found = evictable.with_cards(messages, self._gone(messages), numbers, recall=bool(self.tools))
         by_number = {numbers[item.key]: item for item in self._items(messages)}
         turns, done = 0, set[int]()
-        for place in reversed(range(len(messages))):  # of several recalls of one item the last one counts
+        for place in reversed(range(len(messages))):  # of several recalls of one thing the last one counts
             message = messages[place]
             turns += isinstance(message, AIMessage)
             number = _recalled(message)
@@ -164,19 +167,19 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
             found[place] = message.model_copy(update={"content": content})
         return found
 
-    def _items(self, messages: Sequence[AnyMessage]) -> list[Item]:
+    def _items(self, messages: Sequence[AnyMessage]) -> list[Evictable]:
         """Everything that may get a card, in the order of the list."""
-        found = list[Item]()
+        found = list[Evictable]()
         if self.keep_images is not None:
-            found += cards.images(messages)
+            found += evictable.images(messages)
         if self.keep_results is not None:
-            found += cards.results(messages, self.exclude_tools)
+            found += evictable.results(messages, self.exclude_tools)
         return sorted(found, key=lambda item: (item.place, item.block is None))
 
-    def _gone(self, messages: Sequence[AnyMessage]) -> list[Item]:
+    def _gone(self, messages: Sequence[AnyMessage]) -> list[Evictable]:
         """What has a card now."""
-        results = cards.oldest(cards.results(messages, self.exclude_tools), self.keep_results)
-        return [*cards.oldest(cards.images(messages), self.keep_images), *results]
+        results = evictable.oldest(evictable.results(messages, self.exclude_tools), self.keep_results)
+        return [*evictable.oldest(evictable.images(messages), self.keep_images), *results]
 
     def _tool(self) -> StructuredTool:
         return StructuredTool.from_function(
@@ -188,9 +191,9 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         )
 
     def _recall(self, name: str, runtime: ToolRuntime) -> tuple[str, dict[str, int]]:
-        """A note whose place shows the item from the next call on."""
+        """A note, in whose place the thing itself is shown from the next call on."""
         messages, known = runtime.state["messages"], _numbers(runtime.state)
-        numbers = {**known, **cards.numbered(self._items(messages), known)}
+        numbers = {**known, **evictable.numbered(self._items(messages), known)}
         gone = {numbers[item.key]: item for item in self._gone(messages)}
         names = {wanted: n for n, item in gone.items() for wanted in (str(n), f"{item.noun} {n}".lower())}
         number = names.get(name.strip().lower())
@@ -198,11 +201,6 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
             there = ", ".join(map(str, sorted(gone))) or "none"
             raise ToolException(f"Nothing evicted is called {name!r}. Numbers of what is: {there}.")
         return f"{gone[number].noun} {number} is shown again.", {_RECALLED: number}
-
-    def _place(self, runtime: Runtime[Any]) -> tuple[str, ...]:
-        info = runtime.execution_info
-        thread = info.thread_id if info is not None else None
-        return (*(self.namespace or ()), thread or "no thread")
 
 
 def _numbers(state: Mapping[str, Any]) -> dict[str, int]:
@@ -221,20 +219,20 @@ def _answered(
     response: ModelResponse[ResponseT], fresh: Mapping[str, int]
 ) -> ExtendedModelResponse[ResponseT]:
     update: dict[str, Any] = {"agentkv_numbers": dict(fresh)}
-    if (handle := cards.newest_handle(response.result)) is not None:
+    if (handle := evictable.newest_handle(response.result)) is not None:
         update["agentkv_window"] = handle
     return ExtendedModelResponse(response, Command(update=update))
 
 
-def _entry(number: int, item: Item, messages: Sequence[AnyMessage]) -> dict[str, Any]:
-    """What a store is told of an item that left; images are found by the words beside them."""
-    message = messages[item.place]
-    return {
-        "name": str(number),
-        "noun": item.noun,
-        "text": item.text or message.text.strip(),
-        "message_id": message.id or "",
-    }
+def _entry(number: int, item: Evictable, messages: Sequence[AnyMessage]) -> dict[str, Any]:
+    """What a store is told of what left; images are found by the words beside them."""
+    words = item.text or messages[item.place].text
+    return {"kind": item.noun, "words": " ".join(words.split())[:_WORDS], "handle": number}
+
+
+def _thread(runtime: Runtime[Any]) -> str:
+    info = runtime.execution_info
+    return (info.thread_id if info is not None else None) or "no thread"
 
 
 def _store(runtime: Runtime[Any]) -> BaseStore:

@@ -16,8 +16,8 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agentkv.integrations.cards import newest_handle
 from agentkv.integrations.chat import ChatAgentKV
+from agentkv.integrations.evictable import newest_handle
 
 
 class CollectingSaver(BaseCheckpointSaver[Any]):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from agentkv_orchestrator.policy import Policy
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.types import Send
 from PIL import Image
@@ -136,7 +137,8 @@ def formed(message: BaseMessage) -> int:
 
 def held(chat: Chat, thread: str, answer: BaseMessage) -> list[int]:
     """Ids of the window that an answer was made in and that nothing came into since."""
-    with chat.threads.lease(thread, [handle(answer)], [], chat.asked[-1].policy) as lease:  # type: ignore[arg-type]
+    policy = Policy.parse(chat.policy)
+    with chat.threads.lease(thread, [handle(answer)], [], policy) as lease:
         assert lease.how == "went on"
         return lease.window.ids().tolist()
 
@@ -145,6 +147,11 @@ def rendered(chat: Chat, request: Request, answer: BaseMessage) -> list[int]:
     """Ids of a prompt and its answer, written anew by a template that remembers nothing."""
     fresh = Prompts(chat.runtime, chat.template)
     return joined(fresh.messages([*request.messages, answer], request.tools, answer=False))
+
+
+def stood_for(chat: Chat, request: Request, answer: BaseMessage) -> list[int]:
+    """The same, answers as the tokens that they were said in: free ones are often spelt otherwise."""
+    return joined(chat.prompts.messages([*request.messages, answer], request.tools, answer=False))
 
 
 def joined(messages: Sequence[Message]) -> list[int]:

@@ -19,7 +19,7 @@ from agentkv.store.base import Kind as EntryKind
 from agentkv.testing import recording_engine
 
 ROOT = Path(__file__).parents[2]
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EACH = pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,7 +1,7 @@
 """What may leave a message list, and the cards that stand in its place.
 
-An image block, or what a tool returned, is an item. It is known by what it says and bears a number; equal
-ones share it. A card is a line of text, so a list whose items leave one by one differs in a few tokens at a time.
+An image block, or what a tool returned, can be evicted. It is known by what it says and bears a number; equal
+ones share it. A card is a line of text, so a list that loses one at a time differs in a few tokens each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 from agentkv.integrations.answering import METADATA
 
 RECALL = "recall_chunk"
-"""Name of the tool that shows an item again. Its own answers never leave as items."""
+"""Name of the tool that shows something again. Its own answers are not evicted; they run out."""
 
 SHORT = 80
 """Results of fewer characters stay: a card is about as long."""
@@ -30,7 +30,7 @@ _NOT_SAID = ("id", "cache_control", "extras", "index")
 
 
 @dataclass(frozen=True)
-class Item:
+class Evictable:
     """An image or a tool's result, where it stands in a list.
 
     place: index of its message. block: index of its block there; None: all of the message's content. key:
@@ -55,17 +55,17 @@ class Item:
         return f"[{self.noun} {number}: evicted{way}]"
 
 
-def images(messages: Sequence[BaseMessage]) -> Iterator[Item]:
+def images(messages: Sequence[BaseMessage]) -> Iterator[Evictable]:
     """Every image block, in order."""
     for place, message in enumerate(messages):
         if isinstance(message.content, str) or _recalls(message):
             continue
         for index, block in enumerate(message.content):
             if _is_image(block):
-                yield Item(place, index, _key([block]), "image", (block,), _pinned(message, block))
+                yield Evictable(place, index, _key([block]), "image", (block,), _pinned(message, block))
 
 
-def results(messages: Sequence[BaseMessage], exclude: Iterable[str] = ()) -> Iterator[Item]:
+def results(messages: Sequence[BaseMessage], exclude: Iterable[str] = ()) -> Iterator[Evictable]:
     """What tools returned, in order, but for those of these names and those that a card would not shorten."""
     names = frozenset(exclude)
     for place, message in enumerate(messages):
@@ -74,19 +74,19 @@ def results(messages: Sequence[BaseMessage], exclude: Iterable[str] = ()) -> Ite
         content = [message.content] if isinstance(message.content, str) else message.content
         noun = f"result of {message.name}" if message.name else "result"
         pinned = any(_pinned(message, block) for block in content)
-        item = Item(place, None, _key([noun, *content]), noun, tuple(content), pinned)
+        item = Evictable(place, None, _key([noun, *content]), noun, tuple(content), pinned)
         if len(item.text) >= SHORT or any(_is_image(block) for block in content):
             yield item
 
 
-def oldest(items: Iterable[Item], keep: int | None) -> list[Item]:
+def oldest(items: Iterable[Evictable], keep: int | None) -> list[Evictable]:
     """All but the newest ``keep`` of those that are not pinned; none where ``keep`` is None."""
     loose = [item for item in items if not item.pinned]
     return [] if keep is None else loose[: max(len(loose) - keep, 0)]
 
 
-def numbered(items: Iterable[Item], known: Mapping[str, int]) -> dict[str, int]:
-    """Numbers for items that have none yet, by key, from 1 on."""
+def numbered(items: Iterable[Evictable], known: Mapping[str, int]) -> dict[str, int]:
+    """Numbers for those that have none yet, by key, from 1 on."""
     fresh, last = dict[str, int](), max(known.values(), default=0)
     for item in items:
         if item.key not in known and item.key not in fresh:
@@ -95,10 +95,10 @@ def numbered(items: Iterable[Item], known: Mapping[str, int]) -> dict[str, int]:
 
 
 def with_cards(
-    messages: Sequence[AnyMessage], gone: Iterable[Item], numbers: Mapping[str, int], recall: bool
+    messages: Sequence[AnyMessage], gone: Iterable[Evictable], numbers: Mapping[str, int], recall: bool
 ) -> list[AnyMessage]:
-    """The list with cards where these items stand; messages that hold none of them are the same objects."""
-    found, by_place = list(messages), defaultdict[int, list[Item]](list)
+    """The list with cards where these stand; messages that hold none of them are the same objects."""
+    found, by_place = list(messages), defaultdict[int, list[Evictable]](list)
     for item in sorted(gone, key=lambda item: item.block is not None):  # a whole result before its images
         by_place[item.place].append(item)
     for place, items in by_place.items():
