@@ -33,5 +33,9 @@ class AgentKVContextEdit(ContextEdit):
         images = list(evictable.images(messages))
         results = list(evictable.results(messages, self.exclude_tools))
         numbers = evictable.numbered(sorted([*images, *results], key=lambda item: item.place), {})
-        gone = [*evictable.oldest(images, self.keep_images), *evictable.oldest(results, self.keep_results)]
-        messages[:] = evictable.with_cards(messages, gone, numbers, recall=False)
+        gone = [
+            *evictable.oldest(images, self.keep_images),
+            *evictable.oldest(results, self.keep_results),
+        ]
+        left = [(numbers[item.key], item) for item in gone]
+        messages[:] = evictable.with_cards(messages, left, recall=False)

@@ -25,7 +25,7 @@ SHORT = 80
 
 Block = str | dict[str, Any]
 
-_NOT_SAID = ("id", "cache_control", "extras", "index")
+_NOT_SAID = frozenset({"id", "cache_control", "extras", "index"})
 """Keys of a block that the model is not shown."""
 
 
@@ -50,7 +50,7 @@ class Evictable:
         return " ".join(b if isinstance(b, str) else str(b.get("text", "")) for b in self.content).strip()
 
     def card(self, number: int, recall: bool) -> str:
-        """What stands in its place. recall: whether the model has the tool to get it back."""
+        """What stands in its place."""
         way = f"; {RECALL}('{number}') shows it again" if recall else ""
         return f"[{self.noun} {number}: evicted{way}]"
 
@@ -95,16 +95,17 @@ def numbered(items: Iterable[Evictable], known: Mapping[str, int]) -> dict[str, 
 
 
 def with_cards(
-    messages: Sequence[AnyMessage], gone: Iterable[Evictable], numbers: Mapping[str, int], recall: bool
+    messages: Sequence[AnyMessage], gone: Iterable[tuple[int, Evictable]], recall: bool
 ) -> list[AnyMessage]:
-    """The list with cards where these stand; messages that hold none of them are the same objects."""
-    found, by_place = list(messages), defaultdict[int, list[Evictable]](list)
-    for item in sorted(gone, key=lambda item: item.block is not None):  # a whole result before its images
-        by_place[item.place].append(item)
+    """The list with cards where these stand, by their numbers; other messages are the same objects. recall:
+    whether the model has the tool to get them back."""
+    found, by_place = list(messages), defaultdict[int, list[tuple[int, Evictable]]](list)
+    for number, item in sorted(gone, key=lambda one: one[1].block is not None):  # a result before its images
+        by_place[item.place].append((number, item))
     for place, items in by_place.items():
         content: Any = list(messages[place].content)
-        for item in items:
-            card = item.card(numbers[item.key], recall)
+        for number, item in items:
+            card = item.card(number, recall)
             if item.block is None:
                 content = card
                 break
@@ -138,8 +139,16 @@ def _pinned(message: BaseMessage, block: Block) -> bool:
 
 def _key(blocks: Sequence[Block]) -> str:
     """128 bits over what the model is shown."""
-    said = [
-        block if isinstance(block, str) else {k: v for k, v in block.items() if k not in _NOT_SAID}
-        for block in blocks
-    ]
-    return blake2b(json.dumps(said, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
+    found = blake2b(digest_size=16)
+    for block in blocks:
+        said = {"text": block} if isinstance(block, str) else block
+        for name in sorted(said.keys() - _NOT_SAID):
+            value = said[name]
+            # an image is long: no JSON of it
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr)
+            for part in (
+                name.encode(),
+                text.encode(errors="surrogatepass"),
+            ):  # images are long: no JSON of them
+                found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest()

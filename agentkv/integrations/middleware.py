@@ -30,6 +30,9 @@ from agentkv.integrations.answering import Request
 from agentkv.integrations.chat import ChatAgentKV
 from agentkv.integrations.evictable import RECALL, Evictable
 
+HINTS = "agentkv"
+"""Key of a message's additional_kwargs that `agentkv.integrations.content.Hints` are read from."""
+
 _RECALLED = "agentkv_recalled"
 """Key of a recall's artifact: the number of what it shows."""
 
@@ -58,14 +61,16 @@ class AgentKVState(AgentState[Any]):
 class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
     """Shows a `ChatAgentKV` the newest images and tool results, and cards for older ones.
 
-    Only what the model sees is edited; the messages of the state stay whole. So a card costs the window one
-    rotation, and the agent may call ``recall_chunk`` to see the thing again, at the end of the list.
+    Only what the model sees is edited; the messages of the state stay whole. From call to call the list
+    differs where something left, and the agent may call ``recall_chunk`` to see it again, at the end.
 
     keep_images, keep_results: how many of the newest stay; None: all. Blocks with ``cache_control`` stay as
     well, and are not counted. recall_turns: answers after which what was recalled leaves again.
-    exclude_tools: whose results stay. policy, settings: passed to each call of a ChatAgentKV, ``settings``
-    such as max_tokens; what the request says goes before them. namespace: where in the graph's store it is
-    told what left, under the thread's id and the number on the card; None: nowhere. Raises InvalidInput.
+    exclude_tools: whose results stay. order_free_tools: whose results may change places with neighbours of
+    that kind, such as documents that were found. policy, settings: passed to each call of a ChatAgentKV,
+    ``settings`` such as max_tokens; what the request says goes before them. namespace: where in the graph's
+    store it is told what left, under the thread's id and the number on the card; None: nowhere. Raises
+    InvalidInput.
     """
 
     state_schema = AgentKVState
@@ -79,6 +84,7 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         keep_results: int | None = None,
         recall_turns: int = 3,
         exclude_tools: Sequence[str] = (),
+        order_free_tools: Sequence[str] = (),
         namespace: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
@@ -86,6 +92,7 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         self.settings = _checked({**({} if policy is None else {"policy": policy}), **(settings or {})})
         self.keep_images, self.keep_results = keep_images, keep_results
         self.recall_turns, self.exclude_tools = recall_turns, tuple(exclude_tools)
+        self.order_free_tools = frozenset(order_free_tools)
         self.namespace = namespace
         evicts = keep_images is not None or keep_results is not None
         self.tools = [self._tool()] if evicts else []
@@ -126,39 +133,42 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
 
     def _before(self, state: AgentKVState) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """An update of the state, and cards by number of what left since the last call."""
-        messages, known = state["messages"], _numbers(state)
-        fresh = evictable.numbered(self._items(messages), known)
-        numbers = {**known, **fresh}
-        gone = {numbers[item.key]: item for item in self._gone(messages)}
-        update: dict[str, Any] = {"agentkv_numbers": fresh, "agentkv_evicted": sorted(gone)}
+        messages = state["messages"]
+        fresh, _, gone = self._sorted_out(messages, _numbers(state))
+        update: dict[str, Any] = {"agentkv_numbers": fresh, "agentkv_evicted": sorted(dict(gone))}
         if (handle := evictable.newest_handle(messages)) is not None:
             update["agentkv_window"] = handle
         before = set(state.get("agentkv_evicted", ()))
-        left = {str(n): _entry(n, item, messages) for n, item in gone.items() if n not in before}
+        left = {str(n): _entry(n, item, messages) for n, item in gone if n not in before}
         return update, left
 
     def _shown(self, request: ModelRequest[ContextT]) -> tuple[ModelRequest[ContextT], dict[str, int]]:
         """What the model is asked, and numbers that the state has not got yet: other middleware may have
         changed the list since."""
         known = _numbers(request.state)
-        fresh = evictable.numbered(self._items(request.messages), known)
-        messages = self._seen(request.messages, {**known, **fresh})
+        fresh, there, gone = self._sorted_out(request.messages, known)
+        if not there.keys() >= {number for m in request.messages if (number := _recalled(m)) is not None}:
+            _, kept, _ = self._sorted_out(request.state["messages"], {**known, **fresh})
+            there = {**kept, **there}  # what another edit cleared, the state has still
+        seen = evictable.with_cards(request.messages, gone, recall=bool(self.tools))
+        messages = [self._hinted(message) for message in self._with_recalled(seen, there)]
         settings = request.model_settings
         if isinstance(request.model, ChatAgentKV):
             settings = {**self.settings, **settings}
         return request.override(messages=messages, model_settings=settings), fresh
 
-    def _seen(self, messages: Sequence[AnyMessage], numbers: Mapping[str, int]) -> list[AnyMessage]:
-        found = evictable.with_cards(messages, self._gone(messages), numbers, recall=bool(self.tools))
-        by_number = {numbers[item.key]: item for item in self._items(messages)}
-        turns, done = 0, set[int]()
+    def _with_recalled(
+        self, messages: Sequence[AnyMessage], there: Mapping[int, Evictable]
+    ) -> list[AnyMessage]:
+        """The list with things in the place of the notes that recalled them, as long as they are shown."""
+        found, turns, done = list(messages), 0, set[int]()
         for place in reversed(range(len(messages))):  # of several recalls of one thing the last one counts
             message = messages[place]
             turns += isinstance(message, AIMessage)
             number = _recalled(message)
             if number is None:
                 continue
-            item = by_number.get(number)
+            item = there.get(number)
             if item is not None and turns < self.recall_turns and number not in done:
                 done.add(number)
                 content = [{"type": "text", "text": f"{item.noun} {number}:\n"}, *item.content]
@@ -167,19 +177,31 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
             found[place] = message.model_copy(update={"content": content})
         return found
 
-    def _items(self, messages: Sequence[AnyMessage]) -> list[Evictable]:
-        """Everything that may get a card, in the order of the list."""
-        found = list[Evictable]()
-        if self.keep_images is not None:
-            found += evictable.images(messages)
-        if self.keep_results is not None:
-            found += evictable.results(messages, self.exclude_tools)
-        return sorted(found, key=lambda item: (item.place, item.block is None))
+    def _hinted(self, message: AnyMessage) -> AnyMessage:
+        """With the hint of an order-free tool, unless the message has hints of its own."""
+        if not isinstance(message, ToolMessage) or message.name not in self.order_free_tools:
+            return message
+        hints = {HINTS: {"order_free": True}, **message.additional_kwargs}
+        return message.model_copy(update={"additional_kwargs": hints})
 
-    def _gone(self, messages: Sequence[AnyMessage]) -> list[Evictable]:
-        """What has a card now."""
-        results = evictable.oldest(evictable.results(messages, self.exclude_tools), self.keep_results)
-        return [*evictable.oldest(evictable.images(messages), self.keep_images), *results]
+    def _sorted_out(
+        self, messages: Sequence[AnyMessage], known: Mapping[str, int]
+    ) -> tuple[dict[str, int], dict[int, Evictable], list[tuple[int, Evictable]]]:
+        """Numbers that are new, by key; all that may get a card, by number; and what has one now."""
+        images, results = list[Evictable](), list[Evictable]()
+        if self.keep_images is not None:
+            images = list(evictable.images(messages))
+        if self.keep_results is not None:
+            results = list(evictable.results(messages, self.exclude_tools))
+        there = sorted([*images, *results], key=lambda item: (item.place, item.block is None))
+        fresh = evictable.numbered(there, known)
+        numbers = {**known, **fresh}
+        gone = [*evictable.oldest(images, self.keep_images), *evictable.oldest(results, self.keep_results)]
+        return (
+            fresh,
+            {numbers[item.key]: item for item in there},
+            [(numbers[item.key], item) for item in gone],
+        )
 
     def _tool(self) -> StructuredTool:
         return StructuredTool.from_function(
@@ -192,10 +214,9 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
 
     def _recall(self, name: str, runtime: ToolRuntime) -> tuple[str, dict[str, int]]:
         """A note, in whose place the thing itself is shown from the next call on."""
-        messages, known = runtime.state["messages"], _numbers(runtime.state)
-        numbers = {**known, **evictable.numbered(self._items(messages), known)}
-        gone = {numbers[item.key]: item for item in self._gone(messages)}
-        names = {wanted: n for n, item in gone.items() for wanted in (str(n), f"{item.noun} {n}".lower())}
+        _, _, left = self._sorted_out(runtime.state["messages"], _numbers(runtime.state))
+        gone = dict(left)
+        names = {wanted: n for n, item in left for wanted in (str(n), f"{item.noun} {n}".lower())}
         number = names.get(name.strip().lower())
         if number is None:
             there = ", ".join(map(str, sorted(gone))) or "none"

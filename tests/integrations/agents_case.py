@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from agentkv_orchestrator.policy import Policy
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Send
 from PIL import Image
 from pydantic import Field
@@ -21,6 +23,7 @@ from transformers import AutoTokenizer
 
 from agentkv import Engine
 from agentkv.integrations.answering import METADATA, Request
+from agentkv.integrations.evictable import RECALL
 from agentkv.integrations.prompt import Prompts
 from agentkv.integrations.templates import HERMES
 from agentkv.models.embedded import ensure
@@ -30,6 +33,9 @@ from agentkv.testing.chat import Script, ScriptedChatAgentKV, Verbatim
 from tests.models import tiny_model
 
 HIDDEN = 32
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+LOOK: Any = {"messages": [HumanMessage("Look around the house, room by room.")]}
+
 FREE = "*"
 """A script's word for: let the model itself say something."""
 
@@ -117,6 +123,41 @@ def calling(step: Callable[[int], str]) -> Script:
     return lambda messages, tools: step(sum(isinstance(m, ToolMessage) for m in messages))
 
 
+@tool
+def look(place: int) -> list[dict[str, Any]]:
+    """Look at a place."""
+    return [picture(place)]
+
+
+@tool
+def read(page: int) -> str:
+    """Read a page."""
+    return f"Page {page} tells how the {page}th king counted his sheep. " * 4
+
+
+def rooms(count: int, then: str = "Seen.") -> Script:
+    return calling(lambda done: call("look", place=done) if done < count else then)
+
+
+def words(message: BaseMessage) -> list[str]:
+    """A message's blocks: text, or "image"."""
+    content = [message.content] if isinstance(message.content, str) else message.content
+    return [b if isinstance(b, str) else str(b.get("text") or b["type"]) for b in content]
+
+
+def tool_words(messages: Sequence[BaseMessage]) -> list[str]:
+    return [" ".join(words(message)) for message in messages if isinstance(message, ToolMessage)]
+
+
+def card(number: int, noun: str = "image") -> str:
+    return f"[{noun} {number}: evicted; {RECALL}('{number}') shows it again]"
+
+
+def agent(chat: Any, *middleware: Any, tools: Any = (look,), **options: Any) -> Any:
+    options = {"checkpointer": InMemorySaver(), **options}
+    return create_agent(chat, list(tools), middleware=middleware, **options)
+
+
 def handle(message: BaseMessage) -> str:
     return str(message.response_metadata[METADATA]["window"])
 
@@ -135,12 +176,12 @@ def formed(message: BaseMessage) -> int:
     return message.usage_metadata["input_token_details"]["cache_creation"]
 
 
-def held(chat: Chat, thread: str, answer: BaseMessage) -> list[int]:
-    """Ids of the window that an answer was made in and that nothing came into since."""
-    policy = Policy.parse(chat.policy)
-    with chat.threads.lease(thread, [handle(answer)], [], policy) as lease:
-        assert lease.how == "went on"
-        return lease.window.ids().tolist()
+def held(chat: Chat, thread: str, answer: AIMessage) -> list[int]:
+    """Ids of the window of this thread that nothing came into since this answer."""
+    window = chat.window_of(answer)
+    assert window is not None
+    assert handle(answer) in chat.threads.handles(thread)
+    return window.ids().tolist()
 
 
 def rendered(chat: Chat, request: Request, answer: BaseMessage) -> list[int]:

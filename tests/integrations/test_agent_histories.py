@@ -16,6 +16,7 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
 )
 from langchain_core.messages import (
+    AIMessage,
     AnyMessage,
     BaseMessage,
     HumanMessage,
@@ -66,12 +67,12 @@ def long(number: int) -> str:
     )
 
 
-def assert_as_fresh(chat: Chat, thread: str, answer: BaseMessage) -> None:
+def assert_as_fresh(chat: Chat, thread: str, answer: AIMessage) -> None:
     """The window of the newest answer holds what a new one would."""
     assert case.held(chat, thread, answer) == case.rendered(chat, chat.asked[-1], answer)
 
 
-def assert_as_told(chat: Chat, thread: str, answer: BaseMessage, request: Request | None = None) -> None:
+def assert_as_told(chat: Chat, thread: str, answer: AIMessage, request: Request | None = None) -> None:
     """The window holds its list, and what the model said next is what it says to that list from nothing."""
     request = request or chat.asked[-1]
     assert answer.text == case.spoken(chat, request, FREE)

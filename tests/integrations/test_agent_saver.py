@@ -163,6 +163,18 @@ async def test_runs_that_were_deleted_have_no_window(chat: Chat, blocks: bool, r
     assert not chat.threads.handles("t")
 
 
+def test_a_window_that_went_on_since_stays_for_what_is_left(chat: Chat) -> None:
+    """Its newest answer is deleted; the one before is not."""
+    saver = CollectingSaver(Whole(), chat)
+    for run in ("one", "two"):
+        last = agent(chat, saver).invoke(user(f"Hello, {run}."), config("t", run=run))["messages"][-1]
+    saver.delete_for_runs(["two"])
+    assert chat.threads.handles("t") == [case.handle(last)]
+    said = agent(chat, saver).invoke(user("Go on."), config("t"))["messages"]
+    assert len(said) == 4
+    assert said[-1].response_metadata["agentkv"]["went"] == "forked: the window went on since"
+
+
 def test_a_copied_thread_opens_a_window_of_its_own(chat: Chat) -> None:
     saver = CollectingSaver(Whole(), chat)
     agent(chat, saver).invoke(user("Hello."), config("a"))
