@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agentkv_orchestrator.policy import Policy
 from langchain.agents.middleware import ContextEditingMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langgraph.store.base import Op, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from agentkv import Engine
@@ -140,12 +141,21 @@ def test_results_of_order_free_tools_are_documents(engine: Engine) -> None:
 
 
 def test_cards_of_what_left_are_in_the_store(engine: Engine) -> None:
-    store = InMemoryStore()
+    puts = list[PutOp]()
+
+    class Counting(InMemoryStore):
+        def batch(self, ops: Iterable[Op]) -> list[Any]:
+            ops = list(ops)
+            puts.extend(op for op in ops if isinstance(op, PutOp))
+            return super().batch(ops)
+
+    store = Counting()
     chat = Chat(engine=engine, script=calling(lambda done: call("read", page=done) if done < 3 else "Read."))
     middleware = AgentKVMiddleware(keep_results=1, namespace=("agents", "cards"))
     agent(chat, middleware, tools=[read], store=store).invoke(LOOK, THREAD)
     found = {entry.key: entry.value for entry in store.search(("agents", "cards", "t"))}
     assert sorted(found) == ["1", "2"]
+    assert len(puts) == 2, "once each"
     words = found["2"].pop("words")
     assert found["2"] == {"kind": "result of read", "handle": 2, "thread": "t"}
     assert words.startswith("Page 1 tells")

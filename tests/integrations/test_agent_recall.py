@@ -69,6 +69,18 @@ def test_a_name_of_nothing_evicted_is_an_error_of_the_tool(engine: Engine, name:
     assert said[-1].text == "Seen."
 
 
+def test_a_recalled_image_is_not_encoded_again(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=calling(lambda done: call("look", place=done) if done < 3 else "Seen."))
+    graph = agent(chat, AgentKVMiddleware(keep_images=1, policy="fast"))
+    graph.invoke(LOOK, THREAD)
+    runs = engine.tower.runs  # type: ignore[attr-defined]
+    chat.script = calling(lambda done: call(RECALL, name="1") if done == 3 else "Seen.")
+    said = graph.invoke({"messages": [HumanMessage("What was in the first room?")]}, THREAD)["messages"]
+    assert tool_words(chat.asked[-1].messages)[-1] == "image 1:\n image"
+    assert engine.tower.runs == runs  # type: ignore[attr-defined]
+    assert said[-1].usage_metadata["input_token_details"]["agentkv_patched"] > 0
+
+
 def test_of_two_recalls_the_last_one_counts(engine: Engine) -> None:
     def step(done: int) -> str:
         if done in (2, 3):
