@@ -39,7 +39,7 @@ _RECALLED = "agentkv_recalled"
 _WORDS = 400
 """Characters of what left that a store is told."""
 
-_SETTINGS = frozenset(Request.model_fields) - {"messages", "tools", "tool_choice", "thread_id"}
+_SETTINGS = frozenset(Request.model_fields) - {"messages", "tools", "tool_choice", "thread_id", "owner"}
 
 _HELP = (
     "Show an image or a tool's result again whose place holds a card like [image 3: evicted]. "

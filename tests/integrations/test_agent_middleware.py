@@ -204,6 +204,7 @@ def test_another_model_sees_the_cards_and_not_the_settings(engine: Engine) -> No
         ({"recall_turns": 1.5}, "recall_turns"),
         ({"settings": {"max_token": 3}}, "max_token"),
         ({"settings": {"thread_id": "x"}}, "thread_id"),
+        ({"settings": {"owner": "x"}}, "owner"),
         ({"policy": "exactly"}, "exactly"),
     ],
 )
