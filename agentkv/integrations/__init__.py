@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkv.integrations.chat import ChatAgentKV
+    from agentkv.integrations.edits import AgentKVContextEdit
+    from agentkv.integrations.middleware import AgentKVMiddleware
+    from agentkv.integrations.saver import CollectingSaver
     from agentkv.integrations.store import AgentKVStore
 
-__all__ = ["AgentKVStore", "ChatAgentKV"]
+__all__ = ["AgentKVContextEdit", "AgentKVMiddleware", "AgentKVStore", "ChatAgentKV", "CollectingSaver"]
 
 _HOME = {
+    "AgentKVContextEdit": "agentkv.integrations.edits",
+    "AgentKVMiddleware": "agentkv.integrations.middleware",
     "AgentKVStore": "agentkv.integrations.store",
     "ChatAgentKV": "agentkv.integrations.chat",
+    "CollectingSaver": "agentkv.integrations.saver",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -117,6 +117,11 @@ class ChatAgentKV(BaseChatModel):
     def threads(self) -> Threads:
         return Threads(self.runtime, self.max_windows, self.window_tokens)
 
+    @property
+    def _used(self) -> bool:
+        """Whether there may be windows: asking for them would build an engine."""
+        return "threads" in self.__dict__
+
     @cached_property
     def call_format(self) -> Format:
         """How the model writes tool calls. Raises UnsupportedMessage for a template without them."""
@@ -196,11 +201,16 @@ class ChatAgentKV(BaseChatModel):
     def delete_thread(self, thread_id: str) -> int:
         """Close the windows of a thread; how many there were. What the store has of its chunks stays there
         until it needs the room."""
-        return self.threads.drop(thread_id)
+        return self.threads.drop(thread_id) if self._used else 0
+
+    def keep_windows(self, thread_id: str, handles: Collection[str]) -> int:
+        """Close the windows of a thread that none of these handles leads to; how many there were."""
+        return self.threads.keep(thread_id, handles) if self._used else 0
 
     def close(self) -> None:
         """Close all windows, and the engine where it was built here."""
-        self.threads.close()
+        if self._used:
+            self.threads.close()
         if self._owned is not None:
             self._owned.close()
 

@@ -119,6 +119,13 @@ class Threads:
                 seat.window.close()
         return len(gone)
 
+    def keep(self, thread: str, handles: Collection[str]) -> int:
+        """Close the windows of a thread that none of these handles leads to, but for those in use; how
+        many."""
+        wanted = set(handles)
+        seats = (seat for seat in self._of(thread) if not seat.taken and seat.head not in wanted)
+        return self.drop(thread, {seat.head for seat in seats if wanted.isdisjoint(seat.passed)})
+
     def close(self) -> None:
         for thread in {seat.thread for seat in list(self._seats.values())}:
             self.drop(thread)
