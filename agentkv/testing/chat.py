@@ -13,9 +13,9 @@ from agentkv.integrations.answering import Request
 from agentkv.integrations.chat import ChatAgentKV
 from agentkv.sampling import Guide
 
-Script = Callable[[Sequence[BaseMessage], Sequence[str]], str]
+Script = Callable[[Sequence[BaseMessage], Sequence[str]], str | None]
 """From the messages and the names of the tools that may be called to the next answer, with its calls as the
-model's template writes them."""
+model's template writes them; None for what the model itself says."""
 
 
 class Verbatim:
@@ -44,4 +44,6 @@ class ScriptedChatAgentKV(ChatAgentKV):
         if request.response_format is not None:
             return super().guide(request)
         text = self.script(request.messages, request.callable)
+        if text is None:
+            return super().guide(request)
         return Verbatim(self.runtime.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository, whose modules the examples share
+
 import typer
-from beside import MeasuredChat, report, said, threads
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agentkv import Engine
+from examples.agents.beside import MeasuredChat, report, said, threads
 
 QUESTIONS = (
     "What is a patch, and what does it correct?",
@@ -34,7 +37,7 @@ QUESTIONS = (
     "How can two machines share a store?",
     "Which edits does the planner choose from?",
 )
-FOUND, KEPT = 3, 6
+FOUND, KEPT = 2, 8
 """Passages of one retrieval, and passages in the window."""
 
 
