@@ -180,13 +180,14 @@ class Window(Edits):
     def fork(self) -> Window:
         """A second window with the same content, handles and history; it shares rows until one changes. In
         the middle of an answer: what stands in front of the answer."""
-        front = self.unanswered
-        if front is None:
-            with self.editing():
-                self.commit()
-                return self._twin()
-        self.require_open()
-        twin = self._twin()  # an answer writes behind the rows of `front`, and nowhere else
+        with self._lock:  # no edit and no answer begins meanwhile; an answer may go on or end
+            front = self.unanswered
+            if front is None:
+                with self.editing():
+                    self.commit()
+                    return self._twin()
+            self.require_open()
+            twin = self._twin()  # an answer writes behind the rows of `front`, and nowhere else
         twin.graph, twin.content, twin.past, twin.kv.end = front
         twin.committed, twin.unanswered = twin.content, None
         return twin

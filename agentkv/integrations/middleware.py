@@ -27,6 +27,7 @@ from langgraph.types import Command
 from agentkv.errors import InvalidInput
 from agentkv.integrations import evictable
 from agentkv.integrations.answering import Request
+from agentkv.integrations.cards import FIRST_WORDS, ChunkCard
 from agentkv.integrations.chat import ChatAgentKV
 from agentkv.integrations.evictable import RECALL, Evictable
 
@@ -35,9 +36,6 @@ HINTS = "agentkv"
 
 _RECALLED = "agentkv_recalled"
 """Key of a recall's artifact: the number of what it shows."""
-
-_WORDS = 400
-"""Characters of what left that a store is told."""
 
 _SETTINGS = frozenset(Request.model_fields) - {"messages", "tools", "tool_choice", "thread_id", "owner"}
 
@@ -102,16 +100,18 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         update, left = self._before(state)
         if self.namespace is not None:
             store, thread = _store(runtime), _thread(runtime)
-            for key, value in left.items():
-                store.put((*self.namespace, thread), key, {**value, "thread": thread})
+            for key, card in left.items():
+                store.put((*self.namespace, thread), key, card.model_copy(update={"thread": thread}).value())
         return update
 
     async def abefore_model(self, state: AgentKVState, runtime: Runtime[ContextT]) -> dict[str, Any]:
         update, left = self._before(state)
         if self.namespace is not None:
             store, thread = _store(runtime), _thread(runtime)
-            for key, value in left.items():
-                await store.aput((*self.namespace, thread), key, {**value, "thread": thread})
+            for key, card in left.items():
+                await store.aput(
+                    (*self.namespace, thread), key, card.model_copy(update={"thread": thread}).value()
+                )
         return update
 
     def wrap_model_call(
@@ -131,7 +131,7 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         shown, fresh = self._shown(request)
         return _answered(await handler(shown), fresh)
 
-    def _before(self, state: AgentKVState) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def _before(self, state: AgentKVState) -> tuple[dict[str, Any], dict[str, ChunkCard]]:
         """An update of the state, and cards by number of what left since the last call."""
         messages = state["messages"]
         fresh, _, gone = self._sorted_out(messages, _numbers(state))
@@ -139,7 +139,7 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         if (handle := evictable.newest_handle(messages)) is not None:
             update["agentkv_window"] = handle
         before = set(state.get("agentkv_evicted", ()))
-        left = {str(n): _entry(n, item, messages) for n, item in gone if n not in before}
+        left = {str(n): _card(n, item, messages) for n, item in gone if n not in before}
         return update, left
 
     def _shown(self, request: ModelRequest[ContextT]) -> tuple[ModelRequest[ContextT], dict[str, int]]:
@@ -245,10 +245,10 @@ def _answered(
     return ExtendedModelResponse(response, Command(update=update))
 
 
-def _entry(number: int, item: Evictable, messages: Sequence[AnyMessage]) -> dict[str, Any]:
+def _card(number: int, item: Evictable, messages: Sequence[AnyMessage]) -> ChunkCard:
     """What a store is told of what left; images are found by the words beside them."""
-    words = item.text or messages[item.place].text
-    return {"kind": item.noun, "words": " ".join(words.split())[:_WORDS], "handle": number}
+    words = " ".join((item.text or messages[item.place].text).split())[:FIRST_WORDS]
+    return ChunkCard(kind=item.noun, words=words, tags=[f"{RECALL}('{number}')"])
 
 
 def _thread(runtime: Runtime[Any]) -> str:

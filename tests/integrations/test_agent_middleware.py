@@ -20,6 +20,7 @@ from langgraph.store.memory import InMemoryStore
 from agentkv import Engine
 from agentkv.errors import InvalidInput
 from agentkv.integrations import AgentKVContextEdit, AgentKVMiddleware, evictable
+from agentkv.integrations.cards import ChunkCard
 from agentkv.integrations.evictable import RECALL
 from tests.integrations import agents_case as case
 from tests.integrations.agents_case import (
@@ -157,7 +158,8 @@ def test_cards_of_what_left_are_in_the_store(engine: Engine) -> None:
     assert sorted(found) == ["1", "2"]
     assert len(puts) == 2, "once each"
     words = found["2"].pop("words")
-    assert found["2"] == {"kind": "result of read", "handle": 2, "thread": "t"}
+    card = ChunkCard(kind="result of read", words="", thread="t", tags=[f"{RECALL}('2')"])
+    assert {**found["2"], "words": ""} == card.value()
     assert words.startswith("Page 1 tells")
     assert len(words) <= 400
 

@@ -9,12 +9,13 @@ from langchain.agents.middleware import ClearToolUsesEdit, ContextEditingMiddlew
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send
 
 from agentkv import Engine
 from agentkv.integrations import AgentKVMiddleware
 from agentkv.integrations.evictable import RECALL
+from agentkv.integrations.store import AgentKVStore
+from agentkv.store.memory import MemoryStore
 from tests.integrations import agents_case as case
 from tests.integrations.agents_case import LOOK, THREAD, Chat, agent, call, calling, card, picture, tool_words
 
@@ -117,7 +118,7 @@ def test_checkpoints_hold_strings_and_another_process_goes_on(engine: Engine) ->
 
 
 async def test_all_of_it_without_blocking(engine: Engine) -> None:
-    chat, store = Chat(engine=engine, script=recalling("1")), InMemoryStore()
+    chat, store = Chat(engine=engine, script=recalling("1")), AgentKVStore(MemoryStore(), tenant="ada")
     graph = agent(chat, AgentKVMiddleware(keep_images=1, namespace=("cards",)), store=store)
     said = (await graph.ainvoke(LOOK, THREAD))["messages"]
     assert tool_words(chat.asked[-1].messages) == [card(1), card(2), "image", "image 1:\n image"]

@@ -438,3 +438,23 @@ def test_a_closed_window_gives_its_rows_back(built: Engine) -> None:
 
 def test_the_words_of_these_tests_differ() -> None:
     assert len({tuple(ids(20, seed)) for seed in range(80)}) == 80
+
+
+def test_a_fork_waits_for_an_answer_that_is_being_opened(built: Engine) -> None:
+    """It comes when none is under way, waits for the prefill of one, and takes what stands in front of it."""
+    window, _ = filled(built)
+    twins = list[Window]()
+    forking = threading.Thread(target=lambda: twins.append(window.fork()))
+    with window.editing():
+        front = window.ids().tolist()
+        forking.start()
+        forking.join(0.2)
+        assert not twins, "it waits"
+        stream = window.stream(None, max_new_tokens=4, stop=False)
+        next(stream)
+    forking.join(5)
+    list(stream)
+    (twin,) = twins
+    assert twin.ids().tolist() == front
+    assert_exact(twin)
+    assert_exact(window)
