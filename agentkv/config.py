@@ -39,5 +39,8 @@ class EngineConfig(BaseModel):
     corrections: Path | None = None
     """Folder in which what audits find out about predicted KL is kept, by tenant; None: only as long as the
     engine."""
+    remembered: int = Field(default=1 << 14, ge=0)
+    """Messages out of a window that it still knows, about 2 KB each, so that they can be recalled. Of more,
+    those are forgotten that came, or were recalled, longest ago; what `undo` goes back to stays."""
     first_rows: int = Field(default=1024, ge=64)
     """Rows a new window starts with; it grows by itself."""

@@ -6,15 +6,15 @@ rest of the reader is reached.
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 
 import atheris
 
 with atheris.instrument_imports(include=["agentkv.store"]):
-    from agentkv.store import index, serde
+    from agentkv.store import serde
     from agentkv.store.blob import Bytes, Unreadable, verify
     from agentkv.store.key import Key
+    from agentkv.store.notes import note_of
 
 from xxhash import xxh3_128
 
@@ -36,8 +36,8 @@ def one(data: bytes) -> None:
     kind, rest = data[:1], data[1:]
     if kind < b"\x20":
         try:
-            index._note(rest.decode(errors="replace"))
-        except sqlite3.DatabaseError:
+            note_of(rest.decode(errors="replace"))
+        except (ValueError, KeyError, TypeError, AttributeError):
             return
         return
     blob = sealed(rest) if kind < b"\xa0" else rest

@@ -25,7 +25,8 @@ from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
 from agentkv.store.files import Files, FileSource
 from agentkv.store.folder import Folder, is_locked
-from agentkv.store.index import Index, Row, Writing, note_text
+from agentkv.store.index import Index, Row, Writing
+from agentkv.store.notes import note_text
 from agentkv.store.serde import dump, load
 from agentkv.store.share import Shares
 

@@ -12,7 +12,6 @@ not work over a network.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -21,10 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentkv_orchestrator.lineage import Lineage
-from agentkv_orchestrator.residency import Context
-
-from agentkv.store.key import PLAIN, SAVED, Key, Note
+from agentkv.store.key import SAVED, Key, Note
+from agentkv.store.notes import Notes
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -46,8 +43,6 @@ VERSION = 1
 _WHICH = "tenant = ? AND chunk = ? AND kind = ? AND context = ?"
 _AT_ONCE = 400
 """Chunks asked for in one statement; SQLite takes 999 values in old builds."""
-_NOTES = 4096
-"""Notes kept in memory as they were read."""
 
 
 class Row(NamedTuple):
@@ -69,7 +64,7 @@ class Index:
 
     def __init__(self, path: Path, patience: float, durable: bool) -> None:
         self.path, self.patience, self.durable = path, patience, durable
-        self._notes: dict[str, Note] = {}
+        self._notes = Notes()
         self._writing, self._reading = threading.Lock(), threading.Lock()
         self._writer, self._reader = self._connect(), self._connect()
         self._inode = os.stat(path).st_ino
@@ -139,21 +134,11 @@ class Index:
             return self._reader.execute(sql, values).fetchall()
 
     def _note(self, text: str) -> Note:
-        """Notes are long and many entries have the same: each is read once."""
-        note = self._notes.get(text)
-        if note is None:
-            if len(self._notes) >= _NOTES:
-                self._notes.clear()
-            note = self._notes[text] = _note(text)
-        return note
-
-
-def _note(text: str) -> Note:
-    """As `note_of`. Raises sqlite3.DatabaseError for a text that a damaged index made of it."""
-    try:
-        return note_of(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise sqlite3.DatabaseError("a note that is none") from error
+        """Raises sqlite3.DatabaseError for a text that a damaged index made of it."""
+        try:
+            return self._notes.of(text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise sqlite3.DatabaseError("a note that is none") from error
 
 
 class Writing:
@@ -207,24 +192,6 @@ class Writing:
 
     def _now(self) -> int:
         return int(self._db.execute("SELECT COALESCE(MAX(used), 0) + 1 FROM entries").fetchone()[0])
-
-
-def note_text(note: Note) -> str:
-    """A note as the index keeps it; "" for one that says nothing."""
-    told: dict[str, object] = {"hearsay": note.hearsay} if note.hearsay else {}
-    if note.context is not None:
-        told |= {"antecedents": list(note.context.chunks), "tokens": note.context.tokens}
-    return json.dumps(told) if told else ""
-
-
-def note_of(text: str) -> Note:
-    """Inverse of `note_text`. Raises ValueError, KeyError, TypeError or AttributeError for any other text."""
-    if not text:
-        return PLAIN
-    told = json.loads(text)
-    chunks = told.get("antecedents")
-    context = None if chunks is None else Context(chunks=Lineage.of(chunks), tokens=told["tokens"])
-    return Note(float(told.get("hearsay", 0.0)), context)
 
 
 def _which(key: Key) -> tuple[str, str, str, str]:

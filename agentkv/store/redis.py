@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from agentkv_orchestrator.identity import digest_of
@@ -24,7 +23,7 @@ from agentkv.errors import InvalidInput
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Refusal, Stats, Stored
 from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
-from agentkv.store.index import note_of, note_text
+from agentkv.store.notes import Notes, note_text
 from agentkv.store.redis_scripts import DROP, HELD, LISTED, PUT, USED
 from agentkv.store.serde import dump, load
 from agentkv.store.share import Shares
@@ -65,6 +64,7 @@ class RedisStore:
         self._pool = _pool(url, patience)
         self._stats, self._lock = Stats(self.tier, budget), threading.Lock()
         self._down: tuple[float, Refusal] = (0.0, "io")
+        self._notes = Notes()
 
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         buffers = dump(key, Stored(entry, note, origin), self.codecs)
@@ -132,7 +132,7 @@ class RedisStore:
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         places = [self._place(chunk, tenant) for chunk in chunks]
         rows = map(_row, self._told(("EVAL", HELD, 0, *places), [])) if places else ()
-        return {key: Found(_note(text), size, self.tier) for key, size, text in rows}
+        return {key: Found(self._notes.of(text), size, self.tier) for key, size, text in rows}
 
     @property
     def nbytes(self) -> int:
@@ -249,8 +249,3 @@ def _row(told: bytes) -> tuple[Key, int, str]:
     """Key, bytes and note of an entry, as the server was told them."""
     *key, size, note = json.loads(told)
     return Key(*key), size, note
-
-
-@lru_cache(maxsize=4096)
-def _note(text: str) -> Note:
-    return note_of(text)

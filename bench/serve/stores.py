@@ -33,7 +33,8 @@ from agentkv.store.base import Key, Note, Stored
 from agentkv.store.blob import Bytes
 from agentkv.store.codec import Codec, Codecs
 from agentkv.store.disk import DiskStore
-from agentkv.store.index import Index, Row, note_text
+from agentkv.store.index import Index, Row
+from agentkv.store.notes import note_text
 from agentkv.testing import same_bits
 from bench.ops.identity import identity
 from bench.serve.windows import build, question_ids, stock_logits
