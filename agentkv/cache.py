@@ -7,11 +7,13 @@ side is smaller instead of the whole window.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
@@ -20,6 +22,19 @@ from agentkv.errors import TooLong
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
 from agentkv.media import Media
+
+_ALIGNED = 64
+"""Bytes; as torch aligns its own tensors."""
+
+
+def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """As torch.empty, in memory that comes in large pages where the system gives them: numpy asks for them,
+    torch does not. A page is made when it is first touched, and to make small ones takes several times as
+    long as to read a file into them. Buffers that stay empty for the most part take more memory this way."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.empty(size + _ALIGNED, dtype=np.uint8)
+    first = -room.ctypes.data % _ALIGNED
+    return torch.from_numpy(room[first : first + size]).view(dtype).view(shape)
 
 
 class Holders:
@@ -50,9 +65,10 @@ class WindowKV:
         up."""
         self._holders = Holders()
 
-    def _allocate(self, capacity: int) -> tuple[Tensor, ...]:
+    def _allocate(self, capacity: int, full: bool = False) -> tuple[Tensor, ...]:
+        make = _in_large_pages if full and self.device.type == "cpu" else torch.empty
         return tuple(
-            torch.empty(self.layout.layers, capacity, s.heads, s.dim, dtype=self.dtype, device=self.device)
+            make((self.layout.layers, capacity, s.heads, s.dim), dtype=self.dtype, device=self.device)
             for s in self.layout.slots
         )
 
@@ -78,6 +94,13 @@ class WindowKV:
         """Make the buffers this window's alone, by copying the live rows if a fork shares them."""
         if self._holders.count > 1:
             self._move_to(self.capacity)
+
+    def clear(self, start: int, capacity: int) -> None:
+        """No live rows, the first one to come at ``start``, in fresh buffers that are about to be filled."""
+        self.slots = self._allocate(capacity, full=True)
+        self.positions = torch.zeros(capacity, dtype=torch.int64)
+        self.start = self.end = start
+        self._leave()
 
     def grow(self, capacity: int) -> None:
         """At least ``capacity`` rows; the live rows keep their places."""

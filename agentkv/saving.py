@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from agentkv.window import Window
 
 
+ROOM = 256
+"""Rows behind an opened window: what comes first would copy all of it otherwise."""
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -199,17 +203,12 @@ def _restore(window: Window, saved: SavedWindow) -> None:
     entries = {m.id + shift: _entry(engine, m, chunks, shift) for m in saved.messages}
     content = Content(tuple(i + shift for i in saved.order), tuple(entries.items()))
     content.live()  # raises KeyError for an order of messages that are not there
-    front: list[tuple[Placement, KVBlock]] = []
-    for placement in saved.graph.placements:
-        block = _rows(window, placement, saved)
-        if block is None:
-            break  # what stands behind a gap has no place to stand
-        front.append((placement, block))
-    _fill(window, front, saved.start)
-    moved = [p.model_copy(update={"uid": p.uid + shift}) for p, _ in front]
+    _known_rows(saved, chunks, engine.layout.max_positions)
+    placed = _fill(window, saved)
+    moved = [p.model_copy(update={"uid": p.uid + shift}) for p in placed]
     window.graph = WindowGraph(placements=tuple(moved), revision=saved.graph.revision)
     window.content = content
-    window.committed = content if len(front) == len(saved.graph.placements) else _only(content, moved)
+    window.committed = content if len(placed) == len(saved.graph.placements) else _only(content, moved)
     window.last_plan, window.last_outcome = _shifted(saved.plan, shift), Outcome(ms=dict(saved.took))
     answer = entries.get(saved.last_answer + shift) if saved.last_answer is not None else None
     window.last_answer = answer.handle if answer else None
@@ -240,26 +239,34 @@ def _entry(engine: Engine, m: SavedMessage, chunks: dict[str, Chunk], shift: int
     )
 
 
-def _rows(window: Window, placement: Placement, saved: SavedWindow) -> KVBlock | None:
-    found = window.engine.shelf.get(Key("rows", placement.chunk.id, saved.rows[placement.uid]))
-    block = found.entry if found else None
-    layout = window.engine.layout
-    wanted = [(layout.layers, placement.chunk.length, s.heads, s.dim) for s in layout.slots]
-    fits = isinstance(block, KVBlock) and [tuple(s.shape) for s in block.slots] == wanted
-    return block if fits and isinstance(block, KVBlock) else None
+def _known_rows(saved: SavedWindow, chunks: dict[str, Chunk], most: int) -> None:
+    """Raises ValueError or KeyError where the rows are not those of chunks whose tokens are known, from the
+    row that the window starts at on."""
+    placements = saved.graph.placements
+    if any(chunks[p.chunk.id].length != p.chunk.length or p.uid not in saved.rows for p in placements):
+        raise ValueError("rows of chunks of another length")
+    if placements and not (0 <= placements[0].row == saved.start and placements[-1].stop <= most):
+        raise ValueError(f"rows from {placements[0].row} on in a window that starts at {saved.start}")
 
 
-def _fill(window: Window, front: list[tuple[Placement, KVBlock]], start: int) -> None:
-    kv = window.kv
-    if not front:
-        return
-    if front[0][0].row != start:
-        raise ValueError(f"rows from {front[0][0].row} on in a window that starts at {start}")
-    kv.start = kv.end = start
-    kv.grow(start + sum(block.tokens for _, block in front))
-    for placement, block in front:
-        window.engine.backend.place(kv, placement.row, block.to(kv.device), position=placement.position)
+def _fill(window: Window, saved: SavedWindow) -> list[Placement]:
+    """Read the rows where they stand, up to the first gap, behind which nothing has a place; what stands."""
+    kv, engine, placed = window.kv, window.engine, list[Placement]()
+    if not saved.graph.placements:
+        return placed
+    stop = saved.graph.placements[-1].stop
+    kv.clear(saved.start, min(stop + ROOM, engine.layout.max_positions))
+    for placement in saved.graph.placements:
+        rows = kv.view(placement.row, placement.stop)
+        found = engine.shelf.get(Key("rows", placement.chunk.id, saved.rows[placement.uid]), rows)
+        block = found.entry if found else None
+        wanted = [slot.shape for slot in rows.slots]
+        if not isinstance(block, KVBlock) or [slot.shape for slot in block.slots] != wanted:
+            break
+        engine.backend.place(kv, placement.row, block.to(kv.device), position=placement.position)
         kv.end = placement.stop
+        placed.append(placement)
+    return placed
 
 
 def _only(content: Content, placed: list[Placement]) -> Content:

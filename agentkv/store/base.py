@@ -77,8 +77,8 @@ class Store(Protocol):
     """A map from Key to entries inside a byte budget. Every method is atomic and thread-safe, and none raises
     for what a medium does: what cannot be read is a miss, what cannot be written is refused, both counted.
 
-    What `get` returns shares no memory with a running window nor with a file, and callers must not write to
-    it.
+    What `get` returns shares no memory with a file, nor with a running window but for the rows that it was
+    given to fill, and callers must not write to it.
     """
 
     tier: str
@@ -92,8 +92,13 @@ class Store(Protocol):
         """
         ...
 
-    def get(self, key: Key) -> Stored | None:
-        """The entry, or None when it is not (or no longer) there, or not whole."""
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        """The entry, or None when it is not (or no longer) there, or not whole.
+
+        rows: views of rows of a window that are not live. A store that reads from a medium may read a block
+        of their shape and dtype into these, and not into memory of its own; the entry is then a block over
+        them. Whatever comes back, what they held is void.
+        """
         ...
 
     def drop(self, key: Key) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Refusal, Stats, Stored
 from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
@@ -134,7 +135,7 @@ class DiskStore:
         finally:
             self.files.close(file)
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         path = self.folder.blob(key)
         try:
             file = self.files.open(path)
@@ -143,7 +144,7 @@ class DiskStore:
             self._missed(key, "absent" if lost else "io", 0 if lost else None)
             return None
         try:
-            stored = load(FileSource(self.files, file), key)
+            stored = load(FileSource(self.files, file), key, rows)
         except Unreadable as error:
             broken = error.reason in ("torn", "checksum", "foreign")
             self._missed(key, error.reason, os.fstat(file).st_ino if broken else None)

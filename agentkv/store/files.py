@@ -12,6 +12,8 @@ from agentkv.store.blob import Unreadable
 
 _MOST = 1 << 30
 """Linux moves at most 2 GiB a call."""
+_BUFFERS = os.sysconf("SC_IOV_MAX")
+"""And fills as many buffers."""
 
 
 class Files:
@@ -74,7 +76,7 @@ class FileSource:
     def fill(self, at: int, buffers: Sequence[memoryview]) -> None:
         left = [buffer for buffer in buffers if len(buffer)]
         while left:
-            came = self.files.read(self.file, at, left)
+            came = self.files.read(self.file, at, left[:_BUFFERS])
             if came <= 0:
                 raise Unreadable("torn", f"the file ends at {at}")
             at += came

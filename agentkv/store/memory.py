@@ -87,7 +87,7 @@ class MemoryStore:
             self._tell(key, on)
             return True
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         with self._lock:
             stored = self._entries.get(key)
             if stored is None:

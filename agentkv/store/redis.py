@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from agentkv.errors import InvalidInput
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Refusal, Stats, Stored
 from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
@@ -92,13 +93,13 @@ class RedisStore:
             self._stats.evicted += evicted
         return True
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         name = _name(key)
 
         def read(wire: Wire) -> Stored | None:
             wire.send(("GET", f"{self._prefix}blob:{name}"), ("EVAL", USED, 0, self._prefix, name))
             size = wire.bulk()
-            stored = None if size is None else load(WireSource(wire, size), key)
+            stored = None if size is None else load(WireSource(wire, size), key, rows)
             if size is not None:
                 wire.end()
             wire.reply()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Stats, Store, Stored
 from agentkv.store.key import scope_of
 from agentkv.store.tiers import Prefetching
@@ -37,8 +38,8 @@ class TenantStore:
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         return self.store.put(self._inside(key), entry, note, origin)
 
-    def get(self, key: Key) -> Stored | None:
-        stored = self.store.get(self._inside(key))
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        stored = self.store.get(self._inside(key), rows)
         self._hits += stored is not None
         self._misses += stored is None
         return stored

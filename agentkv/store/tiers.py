@@ -83,13 +83,13 @@ class TieredStore:
         own = entry.clone() if isinstance(entry, KVBlock) and not entry.owned else entry
         return self._later(key, Stored(own, note, origin))
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         found = self.nearest.get(key)
         if found is None:
             waiting, found = self._queue.find(key)
             if not waiting:
                 coming = self._coming.get(key)
-                found = coming.result() if coming else self._fetched(key)
+                found = coming.result() if coming else self._fetched(key, rows)
         with self._lock:
             self._hits += found is not None
             self._misses += found is None
@@ -210,14 +210,15 @@ class TieredStore:
             self._dirty.discard(key)
             self._later(key, stored)
 
-    def _fetched(self, key: Key) -> Stored | None:
-        """From further away, and nearer from now on, unless the key was put or dropped meanwhile."""
+    def _fetched(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        """From further away, and nearer from now on, unless the key was put or dropped meanwhile, or it goes
+        into the rows of a window: then it is as near as can be."""
         token = object()
         with self._lock:
             self._fetching[key] = token
-        found = next((found for store in self.others if (found := store.get(key)) is not None), None)
+        found = next((found for store in self.others if (found := store.get(key, rows)) is not None), None)
         with self._lock:
-            if self._fetching.pop(key, None) is token and found is not None:
+            if self._fetching.pop(key, None) is token and found is not None and rows is None:
                 self.nearest.put(key, *found)
         return found
 
