@@ -132,7 +132,7 @@ def open_window(engine: Engine, name: str) -> Window:
             window.close()
             raise
         return window
-    except (ValidationError, OrchestratorError, KeyError, ValueError, TypeError) as error:
+    except (ValidationError, OrchestratorError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise BadStore(
             got=f"window {name!r} that contradicts itself ({str(error).splitlines()[0][:100]})",
             expected="a document that Window.save wrote",

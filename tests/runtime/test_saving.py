@@ -249,12 +249,14 @@ def bent(told: dict[str, Any], how: int) -> dict[str, Any]:
             told["start"] = told["graph"]["placements"][0]["row"] = 10**12
         case 9:
             told["graph"]["placements"][0]["chunk"] |= {"length": 10**12, "span": 10**12}
+        case 10:
+            told["chunks"][0]["ids"][0] = 10**30
         case _:
             told["chunks"][0]["ids"] = []
     return told
 
 
-@pytest.mark.parametrize("how", range(11))
+@pytest.mark.parametrize("how", range(12))
 def test_a_document_that_contradicts_itself_is_refused(how: int) -> None:
     store = MemoryStore()
     with recording_engine(store=store) as built:
