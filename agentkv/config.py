@@ -39,6 +39,9 @@ class EngineConfig(BaseModel):
     corrections: Path | None = None
     """Folder in which what audits find out about predicted KL is kept, by tenant; None: only as long as the
     engine."""
+    stored_texts: int = Field(default=4096, ge=0)
+    """Chunks in the store, those used last, whose tokens an engine reads before it cuts its first text, so
+    that parts of what other processes have stored are found."""
     remembered: int = Field(default=1 << 14, ge=0)
     """Messages out of a window that it still knows, about 2 KB each, so that they can be recalled. Of more,
     those are forgotten that came, or were recalled, longest ago; what `undo` goes back to stays."""

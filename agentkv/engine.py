@@ -33,6 +33,7 @@ from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
 from agentkv.saving import open_window
 from agentkv.store.base import Origin, Store, residency
+from agentkv.store.known import known_texts
 from agentkv.store.memory import MemoryStore
 from agentkv.store.shelf import Shelf
 from agentkv.store.tenancy import of_tenant
@@ -80,6 +81,7 @@ class Engine:
         self.backend = self._backend(self.sink)
         self.chunks = Registry(self.fingerprint)
         self._sweep_at = FEWEST_CHUNKS
+        self._met, self._meeting = False, threading.Lock()
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
@@ -212,8 +214,17 @@ class Engine:
         self, ids: Ids, kind: str, boundaries: Iterable[int] = (), sink: int | None = None
     ) -> list[tuple[Chunk, Span]]:
         """A text as chunks, those that are known wherever they stood; see `Registry.admit`."""
+        self._meet()
         self._sweep()
         return self.chunks.admit(ids, kind, boundaries, sink)
+
+    def _meet(self) -> None:
+        """Register what the store held before this engine, once."""
+        with self._meeting:
+            if not self._met:
+                most, knows = self.config.stored_texts, self.chunks.knows
+                self.chunks.register_all(known_texts(self.store, self.fingerprint, most, knows))
+                self._met = True
 
     def _sweep(self) -> None:
         """Forget chunks that no window and no store holds, each time their number has doubled."""
@@ -243,6 +254,7 @@ class Engine:
 
     def residency(self) -> FrozenResidency:
         """All that the store has for chunks of this engine: for idle work, as it lists the whole store."""
+        self._meet()
         lengths = {key.chunk: self.chunks.length(key.chunk) for key in self.store.keys()}  # noqa: SIM118
         return residency(
             self.store, {chunk: tokens for chunk, tokens in lengths.items() if tokens is not None}

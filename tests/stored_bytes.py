@@ -86,6 +86,8 @@ def _blob(blob: bytes) -> bool:
         verify(Bytes(blob))
         key = read_header(Bytes(blob)).record.key
         found = serde.load(Bytes(blob), key)
+        if found.origin is not None:
+            assert found.origin.same(serde.origin_of(Bytes(blob), key))
     except Unreadable:
         return False
     if isinstance(found.entry, KVBlock):

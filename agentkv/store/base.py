@@ -109,6 +109,11 @@ class Store(Protocol):
         """All keys, least recently used first."""
         ...
 
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        """What these entries were computed from, where that is told and can be read, without their tensors.
+        It counts as no use and no look-up."""
+        ...
+
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         """What one tenant has of these chunks, at a cost that does not depend on the rest: one look-up for
         all of them. The order of use stays."""

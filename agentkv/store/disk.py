@@ -28,7 +28,7 @@ from agentkv.store.files import Files, FileSource
 from agentkv.store.folder import Folder, is_locked
 from agentkv.store.index import Index, Row, Writing
 from agentkv.store.notes import note_text
-from agentkv.store.serde import dump, load
+from agentkv.store.serde import dump, load, origin_of
 from agentkv.store.share import Shares
 
 _T = TypeVar("_T")
@@ -176,6 +176,17 @@ class DiskStore:
     def keys(self) -> tuple[Key, ...]:
         self.flush()
         return self._run(lambda index: tuple(row.key for row in index.rows()), lambda error: ())
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        found = {}
+        for key in keys:
+            with suppress(OSError, Unreadable):  # whoever wants the entry itself finds out, and counts it
+                file = self.files.open(self.folder.blob(key))
+                try:
+                    found[key] = origin_of(FileSource(self.files, file), key)
+                finally:
+                    self.files.close(file)
+        return found
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         found = self._run(lambda index: index.held(chunks, tenant), self._blind)

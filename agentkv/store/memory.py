@@ -111,6 +111,11 @@ class MemoryStore:
         with self._lock:
             return tuple(self._entries)
 
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        with self._lock:
+            found = {key: self._entries[key].origin for key in keys if key in self._entries}
+        return {key: origin for key, origin in found.items() if origin is not None}
+
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         with self._lock:
             found = (key for chunk in chunks for key in self._by_chunk.get((tenant, chunk), ()))

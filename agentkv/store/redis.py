@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -26,9 +27,9 @@ from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
 from agentkv.store.notes import Notes, note_text
 from agentkv.store.redis_scripts import DROP, HELD, LISTED, PUT, USED
-from agentkv.store.serde import dump, load
+from agentkv.store.serde import dump, load, origin_of
 from agentkv.store.share import Shares
-from agentkv.store.wire import Wire, WireSource
+from agentkv.store.wire import PartSource, Wire, WireSource
 
 _T = TypeVar("_T")
 FORMAT = 1
@@ -129,6 +130,20 @@ class RedisStore:
         listed = self._told(("EVAL", LISTED, 0, self._prefix), [])
         uses = sorted((int(use), told) for use, told in zip(listed[::2], listed[1::2], strict=True))
         return tuple(_row(told)[0] for _, told in uses)
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        found = {}
+        for key in keys:
+            blob = f"{self._prefix}blob:{_name(key)}"
+
+            def part(first: int, stop: int, blob: str = blob) -> bytes:
+                data: bytes = self._told(("GETRANGE", blob, first, stop - 1), b"")
+                return data
+
+            size = int(self._told(("STRLEN", blob), 0))
+            with suppress(Unreadable):  # whoever wants the entry itself finds out, and counts it
+                found[key] = origin_of(PartSource(part, size), key)
+        return found
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         places = [self._place(chunk, tenant) for chunk in chunks]

@@ -76,6 +76,28 @@ def load(source: Source, key: Key, rows: KVBlock | None = None) -> Stored:
     return _together(header, tensors)
 
 
+def origin_of(source: Source, key: Key) -> Origin:
+    """What a blob was computed from, without its tensors: ids that give the chunk's id, whatever else is
+    wrong with it. Raises Unreadable as `load`, and for a blob that does not say."""
+    header = read_header(source)
+    if header.record.key != key:
+        raise Unreadable("foreign", f"the entry of {header.record.key}")
+    at, ids = len(header.raw), None
+    for part in header.parts:
+        if part.name == "ids" and part.dtype == "I64":
+            ids = torch.empty(part.nbytes, dtype=torch.uint8)
+            source.fill(at, [_bytes(ids)])
+            ids = ids.view(torch.int64)
+        at += part.nbytes
+    try:
+        origin = _origin(header.record, ids)
+    except (ValueError, TypeError) as error:
+        raise Unreadable("torn", "ids or pixels that are none") from error
+    if origin is None:
+        raise Unreadable("foreign", "an entry that does not say what it was computed from")
+    return origin
+
+
 def _fetch(source: Source, header: Header, rows: KVBlock | None) -> Tensors:
     tensors, buffers = dict[str, Tensor](), list[memoryview]()
     for part in header.parts:

@@ -50,6 +50,10 @@ class TenantStore:
     def keys(self) -> tuple[Key, ...]:
         return tuple(key._replace(tenant="") for key in self.store.keys() if key == self._inside(key))  # noqa: SIM118
 
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        found = self.store.origins([self._inside(key) for key in keys])
+        return {key._replace(tenant=""): origin for key, origin in found.items()}
+
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         scopes = (self.scope, SHARED) if self.share_canonicals else (self.scope,)
         return {

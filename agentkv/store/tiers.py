@@ -114,6 +114,13 @@ class TieredStore:
             found[key] = None
         return tuple(found)
 
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        queued = {key: waiting.origin for key, waiting in self._queue.all().items() if waiting is not None}
+        found = {key: origin for key in keys if (origin := queued.get(key)) is not None}
+        for store in (self.nearest, *self.others):
+            found |= store.origins([key for key in keys if key not in found])
+        return found
+
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         # In the order in which entries move on, so that none is missed while it does.
         near, queued = self.nearest.held(chunks, tenant), self._queue.all()

@@ -76,9 +76,14 @@ class StoreConformance:
         key = Key("canonical", digest(ids, origin.fingerprint, origin.modality))
         store.put(key, kv_block(TOKENS), origin=origin)
         store.flush()
+        store.put(_key(1), kv_block(TOKENS))
+        store.flush()
         found = store.get(key)
         assert found is not None
         assert origin.same(found.origin)
+        told = store.origins([key, _key(1), _key(2)])
+        assert list(told) == [key]
+        assert origin.same(told[key])
 
     def test_kind_chunk_context_and_tenant_all_tell_entries_apart(self) -> None:
         store = self.make_for(10)
