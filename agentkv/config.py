@@ -26,6 +26,9 @@ class EngineConfig(BaseModel):
     but for fp64 models; "model": as the model's own numbers, fp32 at least."""
     store_bytes: int = Field(default=2 << 30, ge=1)
     """Byte budget of the in-memory store that the engine makes when none is given."""
+    evictor: Literal["lru", "benefit"] | None = None
+    """Who leaves the store when it is full, in memory and on a disk: the least recently used entry, or the
+    one that saves least time by its bytes, as the cost table has it. None: as the store was made ("lru")."""
     tenant: str = ""
     """Whose windows these are. Tenants that share a store never see what another one stored."""
     share_canonicals: bool = False

@@ -35,6 +35,7 @@ from agentkv.saving import open_window
 from agentkv.store.base import Origin, Store, residency
 from agentkv.store.known import known_texts
 from agentkv.store.memory import MemoryStore
+from agentkv.store.price import price_by, told
 from agentkv.store.shelf import Shelf
 from agentkv.store.tenancy import of_tenant
 from agentkv.vision import VisionAdapter, tower_of
@@ -66,6 +67,8 @@ class Engine:
         store = store if store is not None else MemoryStore(config.store_bytes)
         self.store: Store = of_tenant(store, config.tenant, config.share_canonicals)
         self.calibration = (costs if costs is not None else CostTable.shipped()).at_rank(config.patch_rank)
+        if config.evictor is not None:
+            told(store).evict_by(config.evictor, price_by(self.calibration))
         self.corrections = Corrections(
             config.corrections, config.tenant, loaded.fingerprint, self.calibration.kl.digest
         )

@@ -27,6 +27,7 @@ from agentkv.store.codec import RAW, Codecs
 from agentkv.store.files import Files, FileSource
 from agentkv.store.folder import Folder, is_locked
 from agentkv.store.index import Index, Row, Writing
+from agentkv.store.memory import By, Price
 from agentkv.store.notes import note_text
 from agentkv.store.serde import dump, load, origin_of
 from agentkv.store.share import Shares
@@ -37,7 +38,7 @@ _PENDING = 10_000
 
 
 class DiskStore:
-    """An LRU map of files inside a byte budget.
+    """A map of files inside a byte budget; the least recently used leave, or as `evict_by` says.
 
     folder: made when missing. budget: bytes of blobs (a write in flight comes on top); tenant_bytes: of one
     tenant at most. durable: False survives the death of the process; True also a loss of power, at two
@@ -64,6 +65,8 @@ class DiskStore:
         self.budget, self.codecs = budget, codecs
         self.files = files or Files()
         self.folder = Folder(folder, self.files, patience, durable)
+        self._by: By = "lru"
+        self._price: Price | None = None
         self._stats = Stats(self.tier, budget)
         self._used: dict[Key, None] = {}
         self._gone: dict[Key, int | None] = {}
@@ -73,9 +76,14 @@ class DiskStore:
         self._lock = threading.Lock()
         self.folder.sweep()
 
+    def evict_by(self, by: By, price: Price) -> None:
+        """Who leaves from now on for what this process puts, and what that is worth."""
+        self._by, self._price = by, price
+
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         buffers = dump(key, Stored(entry, note, origin), self.codecs)
-        row = Row(key, sum(b.nbytes for b in buffers), note_text(note))
+        ms = 0.0 if self._price is None else self._price(key, entry, note)
+        row = Row(key, sum(b.nbytes for b in buffers), note_text(note), ms)
         if not self._possible(row.nbytes):
             return self._refused("budget")
         with self._lock:
@@ -104,7 +112,7 @@ class DiskStore:
             shares.add(tenant, size)
         shares.add(row.key.tenant, -writing.size(row.key))  # it is replaced
         while (payer := shares.pays(row.key.tenant, row.nbytes)) is not None:
-            victim = writing.oldest(payer, row.key)
+            victim = writing.victim(payer, row.key, self._by == "benefit")
             if victim is None:
                 return False
             shares.add(payer, -self._forget(writing, victim))

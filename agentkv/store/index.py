@@ -27,6 +27,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     tenant TEXT NOT NULL, chunk TEXT NOT NULL, kind TEXT NOT NULL, context TEXT NOT NULL,
     bytes INTEGER NOT NULL, used INTEGER NOT NULL, note TEXT NOT NULL,
+    uses INTEGER NOT NULL, ms REAL NOT NULL,
     PRIMARY KEY (tenant, chunk, kind, context)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_use ON entries (tenant, used);
 CREATE INDEX IF NOT EXISTS by_age ON entries (used);
@@ -39,18 +40,22 @@ CREATE TRIGGER IF NOT EXISTS went AFTER DELETE ON entries BEGIN
     UPDATE shares SET bytes = bytes - OLD.bytes, entries = entries - 1 WHERE tenant = OLD.tenant;
     DELETE FROM shares WHERE tenant = OLD.tenant AND entries = 0; END;
 """
-VERSION = 1
+VERSION = 2
+"""An index of another one is made anew."""
+_OLDEST = 64
+"""Of so many the one that is worth least leaves: what was used lately stays, whatever it is worth."""
 _WHICH = "tenant = ? AND chunk = ? AND kind = ? AND context = ?"
 _AT_ONCE = 400
 """Chunks asked for in one statement; SQLite takes 999 values in old builds."""
 
 
 class Row(NamedTuple):
-    """One entry. text: its note as JSON."""
+    """One entry. text: its note as JSON. ms: what it saves each time it is used, 0 where nobody said."""
 
     key: Key
     nbytes: int
     text: str
+    ms: float = 0.0
 
 
 class Index:
@@ -151,12 +156,16 @@ class Writing:
         """Bytes of every tenant."""
         return dict(self._db.execute("SELECT tenant, bytes FROM shares"))
 
-    def oldest(self, tenant: str, but: Key) -> Key | None:
-        """A tenant's least recently used entry that may make room, other than ``but``."""
+    def victim(self, tenant: str, but: Key, by_benefit: bool = False) -> Key | None:
+        """A tenant's least recently used entry that may make room, other than ``but``; or, of those used
+        longest ago, the one that saves least: uses × ms saved by each, by bytes and by the time since."""
         saved = ", ".join(f"'{kind}'" for kind in SAVED)
         others = f"tenant = ? AND kind NOT IN ({saved}) AND NOT ({_WHICH})"
-        sql = f"SELECT kind, chunk, context FROM entries WHERE {others} ORDER BY used LIMIT 1"
-        row = self._db.execute(sql, (tenant, *_which(but))).fetchone()
+        oldest = f"SELECT * FROM entries WHERE {others} ORDER BY used LIMIT ?"
+        worth = "(uses + 1) * ms / bytes / (? - used)"
+        sql = f"SELECT kind, chunk, context FROM ({oldest}) ORDER BY {worth}, used LIMIT 1"
+        values = (tenant, *_which(but), _OLDEST if by_benefit else 1, self._now())
+        row = self._db.execute(sql, values).fetchone()
         return None if row is None else Key(row[0], row[1], row[2], tenant)
 
     def size(self, key: Key) -> int:
@@ -175,8 +184,10 @@ class Writing:
             row.nbytes,
             self._now(),
             row.text,
+            0,
+            row.ms,
         )
-        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def remove(self, key: Key) -> int | None:
         """Forget an entry; its bytes, or None when there was none."""
@@ -187,7 +198,7 @@ class Writing:
     def touch(self, keys: Iterable[Key]) -> None:
         """These were used, in this order. A counter and no clock: clocks jump."""
         now = self._now()
-        sql = f"UPDATE entries SET used = ? WHERE {_WHICH}"
+        sql = f"UPDATE entries SET used = ?, uses = uses + 1 WHERE {_WHICH}"
         self._db.executemany(sql, [(now + i, *_which(key)) for i, key in enumerate(keys)])
 
     def _now(self) -> int:

@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import Literal
 
 import torch
-from agentkv_orchestrator.eviction import LRU, Evictor, Item
+from agentkv_orchestrator.eviction import EVICTORS, LRU, Evictor, Item
 
 from agentkv.kv import KVBlock
 from agentkv.patches import Patch
@@ -19,6 +20,10 @@ from agentkv.store.share import Shares
 
 Price = Callable[[Key, Entry, Note], float]
 """Milliseconds that an entry saves when its chunk comes back."""
+
+
+By = Literal["lru", "benefit"]
+"""Who leaves a full store: the least recently used entry, or the one that saves least by its bytes."""
 
 
 def by_size(key: Key, entry: Entry, note: Note) -> float:
@@ -57,6 +62,14 @@ class MemoryStore:
         self._pinned: set[Key] = set()
         self._stats = Stats(self.tier, budget)
         self._lock = threading.Lock()
+
+    def evict_by(self, by: By, price: Price) -> None:
+        """Who leaves from now on, and what entries are worth. What was read before counts as not read."""
+        with self._lock:
+            self._new_evictor, self._price = EVICTORS[by], price
+            self._evictors.clear()
+            for key in self._entries:
+                self._tell(key, key in self._pinned)
 
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         size = entry.nbytes

@@ -15,7 +15,8 @@ from typing import Literal, Protocol, runtime_checkable
 from agentkv.errors import InvalidInput
 from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Note, Origin, Refusal, Stats, Store, Stored
-from agentkv.store.memory import MemoryStore
+from agentkv.store.memory import By, MemoryStore, Price
+from agentkv.store.price import told
 from agentkv.store.queue import WriteQueue
 
 Mode = Literal["write_through", "write_back"]
@@ -66,6 +67,11 @@ class TieredStore:
         self._reader = ThreadPoolExecutor(1, "agentkv-prefetch")
         self._writer = threading.Thread(target=self._write_all, name="agentkv-store", daemon=True)
         self._writer.start()
+
+    def evict_by(self, by: By, price: Price) -> None:
+        """Of each store. Raises InvalidInput where one of them cannot be told."""
+        for store in [told(store) for store in (self.nearest, *self.others)]:
+            store.evict_by(by, price)
 
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         with self._lock:
