@@ -118,7 +118,7 @@ def open_window(engine: Engine, name: str) -> Window:
             do="check name, store and tenant",
         )
     try:
-        saved = SavedWindow.model_validate_json(found.entry.text)
+        saved = _read(name, found.entry.text)
         if saved.fingerprint != engine.fingerprint:
             raise FingerprintMismatch(
                 got=f"window {name!r} of another model, tokenizer or sink",
@@ -137,6 +137,21 @@ def open_window(engine: Engine, name: str) -> Window:
             got=f"window {name!r} that contradicts itself ({str(error).splitlines()[0][:100]})",
             expected="a document that Window.save wrote",
             do="drop it and build the window anew",
+        ) from error
+
+
+def _read(name: str, text: bytes) -> SavedWindow:
+    """Raises BadStore for a window of another format, ValidationError for what is none."""
+    try:
+        return SavedWindow.model_validate_json(text)
+    except ValidationError as error:
+        formats = [e["input"] for e in error.errors(include_url=False) if e["loc"] == ("format",)]
+        if not formats:
+            raise
+        raise BadStore(
+            got=f"window {name!r} of format {formats[0]!r}",
+            expected=f"format {SavedWindow.model_fields['format'].default}",
+            do="open it with the agentkv that saved it; nothing was changed",
         ) from error
 
 

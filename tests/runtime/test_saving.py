@@ -242,7 +242,7 @@ def bent(told: dict[str, Any], how: int) -> dict[str, Any]:
         case 5:
             told["graph"]["placements"][0]["row"] = -5
         case 6:
-            told["format"] = 2
+            told["fingerprint"] = 7
         case 7:
             told["more"] = 1
         case 8:
@@ -273,6 +273,24 @@ def test_a_document_that_contradicts_itself_is_refused(how: int) -> None:
         with pytest.raises(BadStore, match="contradicts itself"):
             built.open("mine")
         assert len(built._windows) == before
+
+
+def test_a_window_of_another_format_is_refused_and_stays() -> None:
+    store = MemoryStore()
+    with recording_engine(store=store) as built:
+        window = built.window()
+        window.append(words(10, 1))
+        window.save("mine")
+        key = Key("window", "mine")
+        found = store.get(key)
+        assert found is not None
+        assert isinstance(found.entry, Document)
+        told = json.loads(found.entry.text) | {"format": 2, "what is new": []}
+        store.put(key, Document(json.dumps(told).encode()))
+        with pytest.raises(BadStore, match="of format 2; expected format 1"):
+            built.open("mine")
+        store.put(key, found.entry)
+        assert rows(built.open("mine").kv) == rows(window.kv)
 
 
 def test_tiers_keep_windows_as_well(tmp_path: Path) -> None:
