@@ -8,12 +8,13 @@ side is smaller instead of the whole window.
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
@@ -23,18 +24,17 @@ from agentkv.kv import KVBlock
 from agentkv.layout import Layout
 from agentkv.media import Media
 
-_ALIGNED = 64
-"""Bytes; as torch aligns its own tensors."""
-
 
 def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """As torch.empty, in memory that comes in large pages where the system gives them: numpy asks for them,
-    torch does not. A page is made when it is first touched, and to make small ones takes several times as
-    long as to read a file into them. Buffers that stay empty for the most part take more memory this way."""
-    size = math.prod(shape) * dtype.itemsize
-    room = np.empty(size + _ALIGNED, dtype=np.uint8)
-    first = -room.ctypes.data % _ALIGNED
-    return torch.from_numpy(room[first : first + size]).view(dtype).view(shape)
+    """As torch.empty, in memory that comes in large pages where the system gives them; torch does not ask for
+    any. A page is made when it is first touched, and to make small ones takes several times as long as to
+    read a file into them. Buffers that stay empty for the most part take more memory this way."""
+    size = max(1, math.prod(shape) * dtype.itemsize)
+    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(room, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
 class Holders:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from agentkv.store.blob import Unreadable
@@ -74,14 +76,14 @@ class FileSource:
         self.files, self.file, self.size = files, file, files.size(file)
 
     def fill(self, at: int, buffers: Sequence[memoryview]) -> None:
-        left = [buffer for buffer in buffers if len(buffer)]
+        left = deque(buffer for buffer in buffers if len(buffer))
         while left:
-            came = self.files.read(self.file, at, left[:_BUFFERS])
+            came = self.files.read(self.file, at, tuple(islice(left, _BUFFERS)))
             if came <= 0:
                 raise Unreadable("torn", f"the file ends at {at}")
             at += came
             while left and came >= len(left[0]):
-                came -= len(left.pop(0))
+                came -= len(left.popleft())
             if came:
                 left[0] = left[0][came:]
 

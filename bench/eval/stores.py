@@ -35,6 +35,13 @@ def indexes(rows: Rows) -> Table:
     return ["index", "look-up, a chunk of four entries", "one write"], cells
 
 
+def texts(rows: Rows) -> Table:
+    """What an engine takes to know the texts of a store."""
+    found = [r for r in rows if r["part"] == "texts"]
+    cells = [[f"{r['chunks']} of {r['tokens']} tokens", f"{r['text_us'] / 1e3:.2f} ms"] for r in found]
+    return ["chunks in a folder", "listed, read and registered, each"], cells
+
+
 def identity(rows: Rows) -> Table:
     """What naming a context takes, by hash."""
     cells = [[r["hash"], f"{r['link_us']:.2f} µs"] for r in rows if r["part"] == "identity"]

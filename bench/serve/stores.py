@@ -1,11 +1,11 @@
 """What a store costs: a window opened from the disk, its index, and KV in fewer bytes.
 
-``python -m bench.serve.stores`` writes bench/results/stores.json. Four parts. *warm start*: a saved window
+``python -m bench.serve.stores`` writes bench/results/stores.json. Five parts. *warm start*: a saved window
 is opened again; beside it transformers' prefill of the same tokens, the same entries read from the store, and
 the bytes of their files read and nothing else, into memory that nobody has touched before, in the pages that
 the system gives and in the large ones that it gives on demand, all in turn. *index*: the same look-ups and
-writes in SQLite as the store has it and in LMDB, where that is installed. *identity*: a link of a context.
-*codecs*: bytes, and the KL they cost.
+writes in SQLite as the store has it and in LMDB, where that is installed. *texts*: what a fresh engine reads
+of what its store holds. *identity*: a link of a context. *codecs*: bytes, and the KL they cost.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ import numpy as np
 import torch
 from agentkv_orchestrator.chunks import digest
 from agentkv_orchestrator.lineage import Lineage
+from agentkv_orchestrator.registry import Registry
 from agentkv_orchestrator.residency import Context
 
 from agentkv import Engine
 from agentkv.cache import Overlay, Run
 from agentkv.calibrate import hardware
 from agentkv.store import serde
-from agentkv.store.base import Key, Note, Stored
+from agentkv.store.base import Key, Note, Origin, Stored
 from agentkv.store.blob import Bytes
 from agentkv.store.codec import Codec, Codecs
 from agentkv.store.disk import DiskStore
 from agentkv.store.index import Index, Row
+from agentkv.store.known import known_texts
 from agentkv.store.notes import note_text
-from agentkv.testing import same_bits
+from agentkv.testing import kv_block, same_bits
 from bench.ops.identity import identity
 from bench.serve.windows import build, question_ids, stock_logits
 from bench.timing import alternate, ratio
@@ -68,10 +70,10 @@ def _warm_row(engine: Engine, store: DiskStore, size: int, rounds: int) -> dict[
         "prefill": lambda: stock_logits(engine.loaded.model, ids),
         "open": lambda: engine.open(name).close(),
         "get": lambda: [store.get(key) for key in rows],
-        "read": lambda: _read(files, mmap.mmap(-1, total)),
-        "read_large": lambda: _read(files, np.empty(total, dtype=np.uint8)),
+        "read": lambda: _read(files, _fresh(total)),
+        "read_large": lambda: _read(files, _fresh(total, large=True)),
     }
-    laps = alternate(arms, rounds)
+    laps = alternate(arms, rounds, clock=time.process_time)
     window.close()
     return {
         "part": "warm start",
@@ -84,6 +86,14 @@ def _warm_row(engine: Engine, store: DiskStore, size: int, rounds: int) -> dict[
         "open_over_read_large": round(ratio(laps["open"], laps["read_large"]), 2),
         "correct": correct,
     }
+
+
+def _fresh(size: int, large: bool = False) -> mmap.mmap:
+    """Memory that nobody has touched."""
+    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if large:
+        room.madvise(mmap.MADV_HUGEPAGE)
+    return room
 
 
 def _read(files: list[Path], room: Any) -> None:
@@ -175,6 +185,26 @@ def _index_row(name: str, looked: float, written: float, correct: bool) -> dict[
     }
 
 
+def texts(folder: Path, chunks: int = 2048, tokens: int = 128) -> list[dict[str, Any]]:
+    """Microseconds a chunk that a fresh engine learns what its store holds in: list, read, register."""
+    store, model = DiskStore(folder), "f" * 40
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(0, 49_000, tokens) for _ in range(chunks)]
+    note = Note(0.1, Context(chunks=Lineage.of([digest(some, model) for some in ids[:12]]), tokens=1500))
+    for some in ids:
+        key = Key("conditioned", digest(some, model), note.context.chunks.key if note.context else "")
+        store.put(key, kv_block(tokens), note, Origin(some, b"", model))
+    store.flush()
+    took = []
+    for _ in range(3):
+        registry, since = Registry(model), time.perf_counter()
+        registry.register_all(known_texts(store, model, chunks, registry.knows))
+        took.append(time.perf_counter() - since)
+    store.close()
+    found = {"chunks": chunks, "tokens": tokens, "text_us": round(statistics.median(took) / chunks * 1e6)}
+    return [{"part": "texts", **found, "correct": len(registry) == chunks}]
+
+
 def codecs(windows: int, size: int = 640) -> list[dict[str, Any]]:
     """KL(without ‖ with the codec) of a question's tokens, and bytes of all of them against none."""
     kl: dict[tuple[str, Codec], list[float]] = {}
@@ -255,6 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as place:
         rows = warm_start(Path(place) / "store", sizes, 2 if options.quick else options.rounds)
         rows += index(Path(place))
+        rows += texts(Path(place) / "texts", 256 if options.quick else 2048)
         rows += identity()
         rows += codecs(2 if options.quick else options.windows)
     for row in rows:
