@@ -7,11 +7,8 @@ side is smaller instead of the whole window.
 
 from __future__ import annotations
 
-import math
-import mmap
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +20,6 @@ from agentkv.errors import TooLong
 from agentkv.kv import KVBlock
 from agentkv.layout import Layout
 from agentkv.media import Media
-
-
-def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """As torch.empty, in memory that comes in large pages where the system gives them; torch does not ask for
-    any. A page is made when it is first touched, and to make small ones takes several times as long as to
-    read a file into them. Buffers that stay empty for the most part take more memory this way."""
-    size = max(1, math.prod(shape) * dtype.itemsize)
-    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            room.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(room, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
 class Holders:
@@ -65,10 +50,9 @@ class WindowKV:
         up."""
         self._holders = Holders()
 
-    def _allocate(self, capacity: int, full: bool = False) -> tuple[Tensor, ...]:
-        make = _in_large_pages if full and self.device.type == "cpu" else torch.empty
+    def _allocate(self, capacity: int) -> tuple[Tensor, ...]:
         return tuple(
-            make((self.layout.layers, capacity, s.heads, s.dim), dtype=self.dtype, device=self.device)
+            torch.empty(self.layout.layers, capacity, s.heads, s.dim, dtype=self.dtype, device=self.device)
             for s in self.layout.slots
         )
 
@@ -96,8 +80,8 @@ class WindowKV:
             self._move_to(self.capacity)
 
     def clear(self, start: int, capacity: int) -> None:
-        """No live rows, the first one to come at ``start``, in fresh buffers that are about to be filled."""
-        self.slots = self._allocate(capacity, full=True)
+        """No live rows, the first one to come at ``start``, in fresh buffers."""
+        self.slots = self._allocate(capacity)
         self.positions = torch.zeros(capacity, dtype=torch.int64)
         self.start = self.end = start
         self._leave()

@@ -233,7 +233,7 @@ class Engine:
         """Forget chunks that no window and no store holds, each time their number has doubled."""
         if len(self.chunks) < self._sweep_at:
             return
-        held = {key.chunk for key in self.store.keys()}  # noqa: SIM118
+        held = {key.chunk for key in self.store.keys("")}
         for window in list(self._windows):
             held |= window.holds()
         self.chunks.retain(held)
@@ -258,7 +258,7 @@ class Engine:
     def residency(self) -> FrozenResidency:
         """All that the store has for chunks of this engine: for idle work, as it lists the whole store."""
         self._meet()
-        lengths = {key.chunk: self.chunks.length(key.chunk) for key in self.store.keys()}  # noqa: SIM118
+        lengths = {key.chunk: self.chunks.length(key.chunk) for key in self.store.keys("")}
         return residency(
             self.store, {chunk: tokens for chunk, tokens in lengths.items() if tokens is not None}
         )

@@ -8,6 +8,7 @@ since are wanted and not there: the next plan loads or computes them, like anyth
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -278,7 +279,10 @@ def _fill(window: Window, saved: SavedWindow) -> list[Placement]:
         wanted = [slot.shape for slot in rows.slots]
         if not isinstance(block, KVBlock) or [slot.shape for slot in block.slots] != wanted:
             break
-        engine.backend.place(kv, placement.row, block.to(kv.device), position=placement.position)
+        if all(map(is_, block.slots, rows.slots)) and int(block.positions[0]) == placement.position:
+            rows.positions.copy_(block.positions)  # it was read where it stands
+        else:
+            engine.backend.place(kv, placement.row, block.to(kv.device), position=placement.position)
         kv.end = placement.stop
         placed.append(placement)
     return placed

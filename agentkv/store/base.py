@@ -105,8 +105,9 @@ class Store(Protocol):
         """Forget the entry; whether there was one."""
         ...
 
-    def keys(self) -> Collection[Key]:
-        """All keys, least recently used first."""
+    def keys(self, tenant: str | None = None) -> Collection[Key]:
+        """All keys, or those of one tenant, least recently used first. On a disk or a server what others have
+        does not add to the cost of those."""
         ...
 
     def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:

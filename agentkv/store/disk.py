@@ -181,9 +181,9 @@ class DiskStore:
             self._settle(writing)
         return had
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         self.flush()
-        return self._run(lambda index: tuple(row.key for row in index.rows()), lambda error: ())
+        return self._run(lambda index: tuple(row.key for row in index.rows(tenant)), lambda error: ())
 
     def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
         found = {}

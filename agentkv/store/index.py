@@ -120,10 +120,11 @@ class Index:
                 found[Key(kind, chunk, context, tenant)] = (self._note(text), size)
         return found
 
-    def rows(self) -> list[Row]:
-        """Everything, least recently used first."""
-        sql = "SELECT kind, chunk, context, tenant, bytes, note FROM entries ORDER BY used"
-        return [Row(Key(*row[:4]), row[4], row[5]) for row in self._read(sql, ())]
+    def rows(self, tenant: str | None = None) -> list[Row]:
+        """Everything, or all of one tenant's, least recently used first."""
+        where, values = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
+        sql = f"SELECT kind, chunk, context, tenant, bytes, note FROM entries {where} ORDER BY used"
+        return [Row(Key(*row[:4]), row[4], row[5]) for row in self._read(sql, values)]
 
     def shares(self) -> dict[str, tuple[int, int]]:
         """Bytes and entries of every tenant."""

@@ -20,7 +20,7 @@ def known_texts(store: Store, fingerprint: str, most: int, knows: Callable[[str]
     """
     if not most:
         return
-    listed = (key for key in reversed(tuple(store.keys())) if key.kind in _SLICED and not key.tenant)
+    listed = (key for key in reversed(tuple(store.keys(""))) if key.kind in _SLICED)
     fresh = {key.chunk: key for key in listed if not knows(key.chunk)}
     for origin in store.origins(list(islice(fresh.values(), most))).values():
         if origin.fingerprint == fingerprint and not origin.modality:

@@ -120,9 +120,9 @@ class MemoryStore:
         with self._lock:
             return self._remove(key)
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         with self._lock:
-            return tuple(self._entries)
+            return tuple(key for key in self._entries if tenant is None or key.tenant == tenant)
 
     def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
         with self._lock:

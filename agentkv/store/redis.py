@@ -126,8 +126,9 @@ class RedisStore:
     def drop(self, key: Key) -> bool:
         return bool(self._told(("EVAL", DROP, 0, self._prefix, _name(key)), 0))
 
-    def keys(self) -> tuple[Key, ...]:
-        listed = self._told(("EVAL", LISTED, 0, self._prefix), [])
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
+        one = () if tenant is None else (tenant,)
+        listed = self._told(("EVAL", LISTED, 0, self._prefix, *one), [])
         uses = sorted((int(use), told) for use, told in zip(listed[::2], listed[1::2], strict=True))
         return tuple(_row(told)[0] for _, told in uses)
 

@@ -32,6 +32,7 @@ class TenantStore:
 
     def __init__(self, store: Store, tenant: str, share_canonicals: bool = False) -> None:
         self.store, self.scope, self.share_canonicals = store, scope_of(tenant), share_canonicals
+        self._scopes = (self.scope, SHARED) if share_canonicals else (self.scope,)
         self.tier = store.tier
         self._hits = self._misses = 0
 
@@ -47,18 +48,19 @@ class TenantStore:
     def drop(self, key: Key) -> bool:
         return self.store.drop(self._inside(key))
 
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(key._replace(tenant="") for key in self.store.keys() if key == self._inside(key))  # noqa: SIM118
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
+        """Shared canonicals, then the tenant's own."""
+        inside = (key for scope in reversed(self._scopes) for key in self.store.keys(scope))
+        return tuple(key._replace(tenant="") for key in inside if key == self._inside(key))
 
     def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
         found = self.store.origins([self._inside(key) for key in keys])
         return {key._replace(tenant=""): origin for key, origin in found.items()}
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
-        scopes = (self.scope, SHARED) if self.share_canonicals else (self.scope,)
         return {
             key._replace(tenant=""): found
-            for scope in scopes
+            for scope in self._scopes
             for key, found in self.store.held(chunks, scope).items()
             if key == self._inside(key)
         }

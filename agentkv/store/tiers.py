@@ -110,12 +110,13 @@ class TieredStore:
         self._queue.add(key, None)
         return there
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         """Those of the furthest store first; what is nearer was used since."""
-        near, queued = tuple(self.nearest.keys()), self._queue.all()
-        behind = (key for store in reversed(self.others) for key in store.keys())  # noqa: SIM118
+        near, queued = self.nearest.keys(tenant), self._queue.all()
+        behind = (key for store in reversed(self.others) for key in store.keys(tenant))
         found = dict.fromkeys(key for key in behind if queued.get(key, PLAIN) is not None)
-        for key in (*(key for key, waiting in queued.items() if waiting is not None), *near):
+        coming = (key for key, waiting in queued.items() if waiting is not None)
+        for key in (*(key for key in coming if tenant is None or key.tenant == tenant), *near):
             found.pop(key, None)
             found[key] = None
         return tuple(found)

@@ -101,7 +101,8 @@ class StoreConformance:
         store.flush()
         for seed, key in enumerate(keys):
             assert same_bits(_block(store, key), kv_block(TOKENS, seed))
-        assert set(store.held(["a"], "a")) == {keys[5], keys[6]}
+        assert set(store.held(["a"], "a")) == set(store.keys("a")) == {keys[5], keys[6]}
+        assert set(store.keys("")) == set(keys[:5])
 
     def test_keys_may_hold_anything(self) -> None:
         store = self.make_for(10)

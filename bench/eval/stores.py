@@ -11,7 +11,7 @@ Table = tuple[list[str], list[list[str]]]
 def warm_start(rows: Rows) -> Table:
     """A saved window opened again, beside its prefill and its bytes."""
     header = ["window", "bytes", "prefill", "opened", "prefill / opened", "opened / bytes read"]
-    header += ["the same, in large pages", "entries read / bytes read"]
+    header += ["entries read / bytes read"]
     return header, [
         [
             f"{r['tokens']} tokens",
@@ -20,7 +20,6 @@ def warm_start(rows: Rows) -> Table:
             f"{r['open_ms']:.0f} ms",
             f"**{r['prefill_over_open']:.0f}×**",
             f"{r['open_over_read']:.2f}",
-            f"{r['open_over_read_large']:.2f}",
             f"{r['get_over_read']:.2f}",
         ]
         for r in rows
