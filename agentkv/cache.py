@@ -79,6 +79,13 @@ class WindowKV:
         if self._holders.count > 1:
             self._move_to(self.capacity)
 
+    def clear(self, start: int, capacity: int) -> None:
+        """No live rows, the first one to come at ``start``, in fresh buffers."""
+        self.slots = self._allocate(capacity)
+        self.positions = torch.zeros(capacity, dtype=torch.int64)
+        self.start = self.end = start
+        self._leave()
+
     def grow(self, capacity: int) -> None:
         """At least ``capacity`` rows; the live rows keep their places."""
         if capacity > self.capacity:

@@ -26,6 +26,9 @@ class EngineConfig(BaseModel):
     but for fp64 models; "model": as the model's own numbers, fp32 at least."""
     store_bytes: int = Field(default=2 << 30, ge=1)
     """Byte budget of the in-memory store that the engine makes when none is given."""
+    evictor: Literal["lru", "benefit"] | None = None
+    """Who leaves the store when it is full, in memory and on a disk: the least recently used entry, or the
+    one that saves least time by its bytes, as the cost table has it. None: as the store was made ("lru")."""
     tenant: str = ""
     """Whose windows these are. Tenants that share a store never see what another one stored."""
     share_canonicals: bool = False
@@ -39,5 +42,11 @@ class EngineConfig(BaseModel):
     corrections: Path | None = None
     """Folder in which what audits find out about predicted KL is kept, by tenant; None: only as long as the
     engine."""
+    stored_texts: int = Field(default=4096, ge=0)
+    """Chunks in the store, those used last, whose tokens an engine reads before it cuts its first text, so
+    that parts of what other processes have stored are found."""
+    remembered: int = Field(default=1 << 14, ge=0)
+    """Messages out of a window that it still knows, about 2 KB each, so that they can be recalled. Of more,
+    those are forgotten that came, or were recalled, longest ago; what `undo` goes back to stays."""
     first_rows: int = Field(default=1024, ge=64)
     """Rows a new window starts with; it grows by itself."""

@@ -307,8 +307,10 @@ class Edits:
         return tuple((first + i, chunk) for i, (chunk, _) in enumerate(found))
 
     def holds(self) -> set[str]:
-        """Ids of all chunks that stand here or that a handle may bring back. No lock: values are replaced."""
+        """Ids of all chunks that stand here or that a handle or undo may bring back. No lock: values are
+        replaced."""
         parts = [e.parts for c in (self.content, self.committed) for _, e in c.entries]
+        parts += [e.parts for r in (*self.past.past, *self.past.future) for e in r.content]
         held = {chunk.id for part in parts for _, chunk in part}
         return held | {p.chunk.id for p in self.graph.placements}
 

@@ -33,7 +33,9 @@ from agentkv.models import embedded, hf
 from agentkv.patches import Budget, Recipe
 from agentkv.saving import open_window
 from agentkv.store.base import Origin, Store, residency
+from agentkv.store.known import known_texts
 from agentkv.store.memory import MemoryStore
+from agentkv.store.price import price_by, told
 from agentkv.store.shelf import Shelf
 from agentkv.store.tenancy import of_tenant
 from agentkv.vision import VisionAdapter, tower_of
@@ -65,6 +67,8 @@ class Engine:
         store = store if store is not None else MemoryStore(config.store_bytes)
         self.store: Store = of_tenant(store, config.tenant, config.share_canonicals)
         self.calibration = (costs if costs is not None else CostTable.shipped()).at_rank(config.patch_rank)
+        if config.evictor is not None:
+            told(store).evict_by(config.evictor, price_by(self.calibration))
         self.corrections = Corrections(
             config.corrections, config.tenant, loaded.fingerprint, self.calibration.kl.digest
         )
@@ -80,6 +84,7 @@ class Engine:
         self.backend = self._backend(self.sink)
         self.chunks = Registry(self.fingerprint)
         self._sweep_at = FEWEST_CHUNKS
+        self._met, self._meeting = False, threading.Lock()
         self._media: WeakValueDictionary[str, Media] = (
             WeakValueDictionary()
         )  # alive as long as a message has it
@@ -212,14 +217,23 @@ class Engine:
         self, ids: Ids, kind: str, boundaries: Iterable[int] = (), sink: int | None = None
     ) -> list[tuple[Chunk, Span]]:
         """A text as chunks, those that are known wherever they stood; see `Registry.admit`."""
+        self._meet()
         self._sweep()
         return self.chunks.admit(ids, kind, boundaries, sink)
+
+    def _meet(self) -> None:
+        """Register what the store held before this engine, once."""
+        with self._meeting:
+            if not self._met:
+                most, knows = self.config.stored_texts, self.chunks.knows
+                self.chunks.register_all(known_texts(self.store, self.fingerprint, most, knows))
+                self._met = True
 
     def _sweep(self) -> None:
         """Forget chunks that no window and no store holds, each time their number has doubled."""
         if len(self.chunks) < self._sweep_at:
             return
-        held = {key.chunk for key in self.store.keys()}  # noqa: SIM118
+        held = {key.chunk for key in self.store.keys("")}
         for window in list(self._windows):
             held |= window.holds()
         self.chunks.retain(held)
@@ -243,7 +257,8 @@ class Engine:
 
     def residency(self) -> FrozenResidency:
         """All that the store has for chunks of this engine: for idle work, as it lists the whole store."""
-        lengths = {key.chunk: self.chunks.length(key.chunk) for key in self.store.keys()}  # noqa: SIM118
+        self._meet()
+        lengths = {key.chunk: self.chunks.length(key.chunk) for key in self.store.keys("")}
         return residency(
             self.store, {chunk: tokens for chunk, tokens in lengths.items() if tokens is not None}
         )

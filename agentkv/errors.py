@@ -42,7 +42,7 @@ class UnsupportedMessage(InvalidInput):
 
 
 class UnknownChunk(AgentKVError):
-    """A chunk id that this window has never held."""
+    """A handle that this window does not know."""
 
 
 class ForeignChunk(AgentKVError):

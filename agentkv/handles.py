@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import NamedTuple
 
 from agentkv_orchestrator.chunks import Chunk
@@ -69,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Content:
-    """What a window is asked to hold: live handle ids in order, and every entry it has ever held."""
+    """What a window is asked to hold: live handle ids in order, and every entry that it remembers."""
 
     order: tuple[int, ...] = ()
     entries: tuple[tuple[int, Entry], ...] = ()
@@ -84,7 +85,7 @@ class Content:
         return [self._by_id[i] for i in self.order]  # type: ignore[attr-defined]
 
     def names(self) -> dict[int, str]:
-        """By uid: kind and first words of every message this window has held."""
+        """By uid: kind and first words of every message this window remembers."""
         entries = self._by_id.values()  # type: ignore[attr-defined]
         return {uid: e.handle.name for e in entries for uid, _ in e.parts}
 
@@ -116,8 +117,18 @@ class Content:
         return Content(tuple(i for i in self.order if i != handle_id), entries)
 
     def known(self) -> list[Entry]:
-        """Every message this window has held."""
+        """Every message this window remembers."""
         return list(self._by_id.values())  # type: ignore[attr-defined]
+
+    def remembering(self, count: int) -> Content:
+        """Without those messages that are not live, but for the ``count`` that came or were recalled last."""
+        live = set(self.order)
+        gone = [e for _, e in self.entries if e.handle.id not in live]
+        if len(gone) <= count:
+            return self
+        old = nsmallest(len(gone) - count, gone, key=lambda e: max(e.used, e.handle.id))
+        forgotten = {e.handle.id for e in old}
+        return Content(self.order, tuple(item for item in self.entries if item[0] not in forgotten))
 
     def as_placed(self, wanted: Sequence[Wanted]) -> Content:
         """The messages in the order in which `wanted` has their chunks."""

@@ -27,7 +27,7 @@ def related(window: Window, handle: Handle, how: Relation) -> list[Handle]:
 
 
 def names(window: Window) -> dict[int, str]:
-    """By uid: kind and first words of every message that this window has held, and of what was replaced as
+    """By uid: kind and first words of every message that this window remembers, and of what was replaced as
     far back as its history goes."""
     before = (e for r in (*window.past.past, *window.past.future) for e in r.content)
     found = {uid: e.handle.name for e in before for uid, _ in e.parts}
@@ -53,11 +53,14 @@ def stats(window: Window) -> dict[str, Any]:
     """See `Window.stats`."""
     return {
         "tokens": window.graph.tokens,
+        "messages": len(window.content.order),
+        "remembered": len(window.content.entries) - len(window.content.order),
         "chunks": len(window.graph.placements),
         "stale_chunks": len(window.graph.stale()),
         "max_tokens": window.max_tokens,
         "rows": {"start": window.kv.start, "end": window.kv.end, "capacity": window.kv.capacity},
         "kv_bytes": window.kv.nbytes,
+        "registry_bytes": sum(window.engine.chunks.sizes),
         "store_bytes": window.engine.store.nbytes,
         "policy": window.policy.name,
         "last_answer": asdict(window.timing),

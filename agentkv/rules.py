@@ -21,7 +21,7 @@ from agentkv.inputs import Ids
 
 def known(content: Content, handle: Handle) -> Entry:
     """The entry of ``handle``. Raises InvalidInput for anything but a handle, ForeignChunk for another
-    window's."""
+    window's, and for one of more messages than a window remembers."""
     if not isinstance(handle, Handle):
         raise InvalidInput(
             got=f"{type(handle).__name__} as a handle", expected="what append returned", do="keep the handle"
@@ -29,8 +29,8 @@ def known(content: Content, handle: Handle) -> Entry:
     entry = content.get(handle.id)
     if entry is None or entry.handle is not handle:
         raise ForeignChunk(
-            got=f"{handle!r}, which this window never held",
-            expected="a handle that this window, or the one it was forked from, returned",
+            got=f"{handle!r}, which this window does not know",
+            expected="a handle of this window or the one it was forked from, not yet forgotten",
             do="append the content to this window",
         )
     return entry

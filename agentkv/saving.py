@@ -8,6 +8,7 @@ since are wanted and not there: the next plan loads or computes them, like anyth
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -30,6 +31,10 @@ from agentkv.store.base import Document, Key
 if TYPE_CHECKING:
     from agentkv.engine import Engine
     from agentkv.window import Window
+
+
+ROOM = 256
+"""Rows behind an opened window: what comes first would copy all of it otherwise."""
 
 
 class _Frozen(BaseModel):
@@ -114,7 +119,7 @@ def open_window(engine: Engine, name: str) -> Window:
             do="check name, store and tenant",
         )
     try:
-        saved = SavedWindow.model_validate_json(found.entry.text)
+        saved = _read(name, found.entry.text)
         if saved.fingerprint != engine.fingerprint:
             raise FingerprintMismatch(
                 got=f"window {name!r} of another model, tokenizer or sink",
@@ -128,11 +133,26 @@ def open_window(engine: Engine, name: str) -> Window:
             window.close()
             raise
         return window
-    except (ValidationError, OrchestratorError, KeyError, ValueError, TypeError) as error:
+    except (ValidationError, OrchestratorError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise BadStore(
             got=f"window {name!r} that contradicts itself ({str(error).splitlines()[0][:100]})",
             expected="a document that Window.save wrote",
             do="drop it and build the window anew",
+        ) from error
+
+
+def _read(name: str, text: bytes) -> SavedWindow:
+    """Raises BadStore for a window of another format, ValidationError for what is none."""
+    try:
+        return SavedWindow.model_validate_json(text)
+    except ValidationError as error:
+        formats = [e["input"] for e in error.errors(include_url=False) if e["loc"] == ("format",)]
+        if not formats:
+            raise
+        raise BadStore(
+            got=f"window {name!r} of format {formats[0]!r}",
+            expected=f"format {SavedWindow.model_fields['format'].default}",
+            do="open it with the agentkv that saved it; nothing was changed",
         ) from error
 
 
@@ -199,17 +219,12 @@ def _restore(window: Window, saved: SavedWindow) -> None:
     entries = {m.id + shift: _entry(engine, m, chunks, shift) for m in saved.messages}
     content = Content(tuple(i + shift for i in saved.order), tuple(entries.items()))
     content.live()  # raises KeyError for an order of messages that are not there
-    front: list[tuple[Placement, KVBlock]] = []
-    for placement in saved.graph.placements:
-        block = _rows(window, placement, saved)
-        if block is None:
-            break  # what stands behind a gap has no place to stand
-        front.append((placement, block))
-    _fill(window, front, saved.start)
-    moved = [p.model_copy(update={"uid": p.uid + shift}) for p, _ in front]
+    _known_rows(saved, chunks, engine.layout.max_positions)
+    placed = _fill(window, saved)
+    moved = [p.model_copy(update={"uid": p.uid + shift}) for p in placed]
     window.graph = WindowGraph(placements=tuple(moved), revision=saved.graph.revision)
     window.content = content
-    window.committed = content if len(front) == len(saved.graph.placements) else _only(content, moved)
+    window.committed = content if len(placed) == len(saved.graph.placements) else _only(content, moved)
     window.last_plan, window.last_outcome = _shifted(saved.plan, shift), Outcome(ms=dict(saved.took))
     answer = entries.get(saved.last_answer + shift) if saved.last_answer is not None else None
     window.last_answer = answer.handle if answer else None
@@ -240,26 +255,37 @@ def _entry(engine: Engine, m: SavedMessage, chunks: dict[str, Chunk], shift: int
     )
 
 
-def _rows(window: Window, placement: Placement, saved: SavedWindow) -> KVBlock | None:
-    found = window.engine.shelf.get(Key("rows", placement.chunk.id, saved.rows[placement.uid]))
-    block = found.entry if found else None
-    layout = window.engine.layout
-    wanted = [(layout.layers, placement.chunk.length, s.heads, s.dim) for s in layout.slots]
-    fits = isinstance(block, KVBlock) and [tuple(s.shape) for s in block.slots] == wanted
-    return block if fits and isinstance(block, KVBlock) else None
+def _known_rows(saved: SavedWindow, chunks: dict[str, Chunk], most: int) -> None:
+    """Raises ValueError or KeyError where the rows are not those of chunks whose tokens are known, from the
+    row that the window starts at on."""
+    placements = saved.graph.placements
+    if any(chunks[p.chunk.id].length != p.chunk.length or p.uid not in saved.rows for p in placements):
+        raise ValueError("rows of chunks of another length")
+    if placements and not (0 <= placements[0].row == saved.start and placements[-1].stop <= most):
+        raise ValueError(f"rows from {placements[0].row} on in a window that starts at {saved.start}")
 
 
-def _fill(window: Window, front: list[tuple[Placement, KVBlock]], start: int) -> None:
-    kv = window.kv
-    if not front:
-        return
-    if front[0][0].row != start:
-        raise ValueError(f"rows from {front[0][0].row} on in a window that starts at {start}")
-    kv.start = kv.end = start
-    kv.grow(start + sum(block.tokens for _, block in front))
-    for placement, block in front:
-        window.engine.backend.place(kv, placement.row, block.to(kv.device), position=placement.position)
+def _fill(window: Window, saved: SavedWindow) -> list[Placement]:
+    """Read the rows where they stand, up to the first gap, behind which nothing has a place; what stands."""
+    kv, engine, placed = window.kv, window.engine, list[Placement]()
+    if not saved.graph.placements:
+        return placed
+    stop = saved.graph.placements[-1].stop
+    kv.clear(saved.start, min(stop + ROOM, engine.layout.max_positions))
+    for placement in saved.graph.placements:
+        rows = kv.view(placement.row, placement.stop)
+        found = engine.shelf.get(Key("rows", placement.chunk.id, saved.rows[placement.uid]), rows)
+        block = found.entry if found else None
+        wanted = [slot.shape for slot in rows.slots]
+        if not isinstance(block, KVBlock) or [slot.shape for slot in block.slots] != wanted:
+            break
+        if all(map(is_, block.slots, rows.slots)) and int(block.positions[0]) == placement.position:
+            rows.positions.copy_(block.positions)  # it was read where it stands
+        else:
+            engine.backend.place(kv, placement.row, block.to(kv.device), position=placement.position)
         kv.end = placement.stop
+        placed.append(placement)
+    return placed
 
 
 def _only(content: Content, placed: list[Placement]) -> Content:

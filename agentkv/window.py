@@ -101,7 +101,7 @@ class Window(Edits):
                 raise
             self.graph = graph
             self.past = recorded(self, self.past, content, self.committed)
-            self.content = self.committed = content
+            self.content = self.committed = content.remembering(self.engine.config.remembered)
             self.last_plan, self.last_outcome = plan, outcome
             self.usage = self.usage.plus(plan, (time.perf_counter() - start) * 1e3)
             return plan

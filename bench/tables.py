@@ -357,6 +357,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stores_warm": lambda: markdown(*stores.warm_start(load("stores"))),
     "stores_identity": lambda: markdown(*stores.identity(load("stores"))),
     "stores_index": lambda: markdown(*stores.indexes(load("stores"))),
+    "stores_texts": lambda: markdown(*stores.texts(load("stores"))),
     "stores_codecs": lambda: markdown(*stores.codecs(load("stores"))),
     "quality": lambda: markdown(*evals.quality()),
     "binding": lambda: markdown(*evals.binding()),

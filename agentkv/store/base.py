@@ -77,8 +77,8 @@ class Store(Protocol):
     """A map from Key to entries inside a byte budget. Every method is atomic and thread-safe, and none raises
     for what a medium does: what cannot be read is a miss, what cannot be written is refused, both counted.
 
-    What `get` returns shares no memory with a running window nor with a file, and callers must not write to
-    it.
+    What `get` returns shares no memory with a file, nor with a running window but for the rows that it was
+    given to fill, and callers must not write to it.
     """
 
     tier: str
@@ -92,16 +92,27 @@ class Store(Protocol):
         """
         ...
 
-    def get(self, key: Key) -> Stored | None:
-        """The entry, or None when it is not (or no longer) there, or not whole."""
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        """The entry, or None when it is not (or no longer) there, or not whole.
+
+        rows: views of rows of a window that are not live. A store that reads from a medium may read a block
+        of their shape and dtype into these, and not into memory of its own; the entry is then a block over
+        them. Whatever comes back, what they held is void.
+        """
         ...
 
     def drop(self, key: Key) -> bool:
         """Forget the entry; whether there was one."""
         ...
 
-    def keys(self) -> Collection[Key]:
-        """All keys, least recently used first."""
+    def keys(self, tenant: str | None = None) -> Collection[Key]:
+        """All keys, or those of one tenant, least recently used first. On a disk or a server what others have
+        does not add to the cost of those."""
+        ...
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        """What these entries were computed from, where that is told and can be read, without their tensors.
+        It counts as no use and no look-up."""
         ...
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:

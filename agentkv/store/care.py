@@ -14,8 +14,9 @@ from agentkv.errors import BadStore
 from agentkv.store.blob import HEADER_LIMIT, Header, Unreadable, verify
 from agentkv.store.files import FileSource
 from agentkv.store.folder import Folder, Progress
-from agentkv.store.index import Row, note_text
+from agentkv.store.index import Row
 from agentkv.store.key import SAVED, scope_of
+from agentkv.store.notes import note_text
 
 _STEP = 8 << 20
 

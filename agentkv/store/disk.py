@@ -20,13 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Refusal, Stats, Stored
 from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
 from agentkv.store.files import Files, FileSource
 from agentkv.store.folder import Folder, is_locked
-from agentkv.store.index import Index, Row, Writing, note_text
-from agentkv.store.serde import dump, load
+from agentkv.store.index import Index, Row, Writing
+from agentkv.store.memory import By, Price
+from agentkv.store.notes import note_text
+from agentkv.store.serde import dump, load, origin_of
 from agentkv.store.share import Shares
 
 _T = TypeVar("_T")
@@ -35,7 +38,7 @@ _PENDING = 10_000
 
 
 class DiskStore:
-    """An LRU map of files inside a byte budget.
+    """A map of files inside a byte budget; the least recently used leave, or as `evict_by` says.
 
     folder: made when missing. budget: bytes of blobs (a write in flight comes on top); tenant_bytes: of one
     tenant at most. durable: False survives the death of the process; True also a loss of power, at two
@@ -62,6 +65,8 @@ class DiskStore:
         self.budget, self.codecs = budget, codecs
         self.files = files or Files()
         self.folder = Folder(folder, self.files, patience, durable)
+        self._by: By = "lru"
+        self._price: Price | None = None
         self._stats = Stats(self.tier, budget)
         self._used: dict[Key, None] = {}
         self._gone: dict[Key, int | None] = {}
@@ -71,9 +76,14 @@ class DiskStore:
         self._lock = threading.Lock()
         self.folder.sweep()
 
+    def evict_by(self, by: By, price: Price) -> None:
+        """Who leaves from now on for what this process puts, and what that is worth."""
+        self._by, self._price = by, price
+
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         buffers = dump(key, Stored(entry, note, origin), self.codecs)
-        row = Row(key, sum(b.nbytes for b in buffers), note_text(note))
+        ms = 0.0 if self._price is None else self._price(key, entry, note)
+        row = Row(key, sum(b.nbytes for b in buffers), note_text(note), ms)
         if not self._possible(row.nbytes):
             return self._refused("budget")
         with self._lock:
@@ -102,7 +112,7 @@ class DiskStore:
             shares.add(tenant, size)
         shares.add(row.key.tenant, -writing.size(row.key))  # it is replaced
         while (payer := shares.pays(row.key.tenant, row.nbytes)) is not None:
-            victim = writing.oldest(payer, row.key)
+            victim = writing.victim(payer, row.key, self._by == "benefit")
             if victim is None:
                 return False
             shares.add(payer, -self._forget(writing, victim))
@@ -133,7 +143,7 @@ class DiskStore:
         finally:
             self.files.close(file)
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         path = self.folder.blob(key)
         try:
             file = self.files.open(path)
@@ -142,7 +152,7 @@ class DiskStore:
             self._missed(key, "absent" if lost else "io", 0 if lost else None)
             return None
         try:
-            stored = load(FileSource(self.files, file), key)
+            stored = load(FileSource(self.files, file), key, rows)
         except Unreadable as error:
             broken = error.reason in ("torn", "checksum", "foreign")
             self._missed(key, error.reason, os.fstat(file).st_ino if broken else None)
@@ -171,9 +181,20 @@ class DiskStore:
             self._settle(writing)
         return had
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         self.flush()
-        return self._run(lambda index: tuple(row.key for row in index.rows()), lambda error: ())
+        return self._run(lambda index: tuple(row.key for row in index.rows(tenant)), lambda error: ())
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        found = {}
+        for key in keys:
+            with suppress(OSError, Unreadable):  # whoever wants the entry itself finds out, and counts it
+                file = self.files.open(self.folder.blob(key))
+                try:
+                    found[key] = origin_of(FileSource(self.files, file), key)
+                finally:
+                    self.files.close(file)
+        return found
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         found = self._run(lambda index: index.held(chunks, tenant), self._blind)

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from agentkv.store.blob import Unreadable
 
 _MOST = 1 << 30
 """Linux moves at most 2 GiB a call."""
+_BUFFERS = os.sysconf("SC_IOV_MAX")
+"""And fills as many buffers."""
 
 
 class Files:
@@ -72,14 +76,14 @@ class FileSource:
         self.files, self.file, self.size = files, file, files.size(file)
 
     def fill(self, at: int, buffers: Sequence[memoryview]) -> None:
-        left = [buffer for buffer in buffers if len(buffer)]
+        left = deque(buffer for buffer in buffers if len(buffer))
         while left:
-            came = self.files.read(self.file, at, left)
+            came = self.files.read(self.file, at, tuple(islice(left, _BUFFERS)))
             if came <= 0:
                 raise Unreadable("torn", f"the file ends at {at}")
             at += came
             while left and came >= len(left[0]):
-                came -= len(left.pop(0))
+                came -= len(left.popleft())
             if came:
                 left[0] = left[0][came:]
 

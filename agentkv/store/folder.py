@@ -23,8 +23,9 @@ from agentkv_orchestrator.identity import digest_of
 from agentkv.errors import BadStore
 from agentkv.store.blob import FORMAT, Header, Unreadable, read_header
 from agentkv.store.files import Files, FileSource, in_use
-from agentkv.store.index import Index, Row, note_text
+from agentkv.store.index import Index, Row
 from agentkv.store.key import Key
+from agentkv.store.notes import note_text
 
 MARKER = "agentkv-store.json"
 SUFFIX = ".safetensors"

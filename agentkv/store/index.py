@@ -12,7 +12,6 @@ not work over a network.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -21,15 +20,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentkv_orchestrator.lineage import Lineage
-from agentkv_orchestrator.residency import Context
-
-from agentkv.store.key import PLAIN, SAVED, Key, Note
+from agentkv.store.key import SAVED, Key, Note
+from agentkv.store.notes import Notes
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     tenant TEXT NOT NULL, chunk TEXT NOT NULL, kind TEXT NOT NULL, context TEXT NOT NULL,
     bytes INTEGER NOT NULL, used INTEGER NOT NULL, note TEXT NOT NULL,
+    uses INTEGER NOT NULL, ms REAL NOT NULL,
     PRIMARY KEY (tenant, chunk, kind, context)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_use ON entries (tenant, used);
 CREATE INDEX IF NOT EXISTS by_age ON entries (used);
@@ -42,20 +40,22 @@ CREATE TRIGGER IF NOT EXISTS went AFTER DELETE ON entries BEGIN
     UPDATE shares SET bytes = bytes - OLD.bytes, entries = entries - 1 WHERE tenant = OLD.tenant;
     DELETE FROM shares WHERE tenant = OLD.tenant AND entries = 0; END;
 """
-VERSION = 1
+VERSION = 2
+"""An index of another one is made anew."""
+_OLDEST = 64
+"""Of so many the one that is worth least leaves: what was used lately stays, whatever it is worth."""
 _WHICH = "tenant = ? AND chunk = ? AND kind = ? AND context = ?"
 _AT_ONCE = 400
 """Chunks asked for in one statement; SQLite takes 999 values in old builds."""
-_NOTES = 4096
-"""Notes kept in memory as they were read."""
 
 
 class Row(NamedTuple):
-    """One entry. text: its note as JSON."""
+    """One entry. text: its note as JSON. ms: what it saves each time it is used, 0 where nobody said."""
 
     key: Key
     nbytes: int
     text: str
+    ms: float = 0.0
 
 
 class Index:
@@ -69,7 +69,7 @@ class Index:
 
     def __init__(self, path: Path, patience: float, durable: bool) -> None:
         self.path, self.patience, self.durable = path, patience, durable
-        self._notes: dict[str, Note] = {}
+        self._notes = Notes()
         self._writing, self._reading = threading.Lock(), threading.Lock()
         self._writer, self._reader = self._connect(), self._connect()
         self._inode = os.stat(path).st_ino
@@ -120,10 +120,11 @@ class Index:
                 found[Key(kind, chunk, context, tenant)] = (self._note(text), size)
         return found
 
-    def rows(self) -> list[Row]:
-        """Everything, least recently used first."""
-        sql = "SELECT kind, chunk, context, tenant, bytes, note FROM entries ORDER BY used"
-        return [Row(Key(*row[:4]), row[4], row[5]) for row in self._read(sql, ())]
+    def rows(self, tenant: str | None = None) -> list[Row]:
+        """Everything, or all of one tenant's, least recently used first."""
+        where, values = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
+        sql = f"SELECT kind, chunk, context, tenant, bytes, note FROM entries {where} ORDER BY used"
+        return [Row(Key(*row[:4]), row[4], row[5]) for row in self._read(sql, values)]
 
     def shares(self) -> dict[str, tuple[int, int]]:
         """Bytes and entries of every tenant."""
@@ -139,21 +140,11 @@ class Index:
             return self._reader.execute(sql, values).fetchall()
 
     def _note(self, text: str) -> Note:
-        """Notes are long and many entries have the same: each is read once."""
-        note = self._notes.get(text)
-        if note is None:
-            if len(self._notes) >= _NOTES:
-                self._notes.clear()
-            note = self._notes[text] = _note(text)
-        return note
-
-
-def _note(text: str) -> Note:
-    """As `note_of`. Raises sqlite3.DatabaseError for a text that a damaged index made of it."""
-    try:
-        return note_of(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise sqlite3.DatabaseError("a note that is none") from error
+        """Raises sqlite3.DatabaseError for a text that a damaged index made of it."""
+        try:
+            return self._notes.of(text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise sqlite3.DatabaseError("a note that is none") from error
 
 
 class Writing:
@@ -166,12 +157,16 @@ class Writing:
         """Bytes of every tenant."""
         return dict(self._db.execute("SELECT tenant, bytes FROM shares"))
 
-    def oldest(self, tenant: str, but: Key) -> Key | None:
-        """A tenant's least recently used entry that may make room, other than ``but``."""
+    def victim(self, tenant: str, but: Key, by_benefit: bool = False) -> Key | None:
+        """A tenant's least recently used entry that may make room, other than ``but``; or, of those used
+        longest ago, the one that saves least: uses × ms saved by each, by bytes and by the time since."""
         saved = ", ".join(f"'{kind}'" for kind in SAVED)
         others = f"tenant = ? AND kind NOT IN ({saved}) AND NOT ({_WHICH})"
-        sql = f"SELECT kind, chunk, context FROM entries WHERE {others} ORDER BY used LIMIT 1"
-        row = self._db.execute(sql, (tenant, *_which(but))).fetchone()
+        oldest = f"SELECT * FROM entries WHERE {others} ORDER BY used LIMIT ?"
+        worth = "(uses + 1) * ms / bytes / (? - used)"
+        sql = f"SELECT kind, chunk, context FROM ({oldest}) ORDER BY {worth}, used LIMIT 1"
+        values = (tenant, *_which(but), _OLDEST if by_benefit else 1, self._now())
+        row = self._db.execute(sql, values).fetchone()
         return None if row is None else Key(row[0], row[1], row[2], tenant)
 
     def size(self, key: Key) -> int:
@@ -190,8 +185,10 @@ class Writing:
             row.nbytes,
             self._now(),
             row.text,
+            0,
+            row.ms,
         )
-        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def remove(self, key: Key) -> int | None:
         """Forget an entry; its bytes, or None when there was none."""
@@ -202,29 +199,11 @@ class Writing:
     def touch(self, keys: Iterable[Key]) -> None:
         """These were used, in this order. A counter and no clock: clocks jump."""
         now = self._now()
-        sql = f"UPDATE entries SET used = ? WHERE {_WHICH}"
+        sql = f"UPDATE entries SET used = ?, uses = uses + 1 WHERE {_WHICH}"
         self._db.executemany(sql, [(now + i, *_which(key)) for i, key in enumerate(keys)])
 
     def _now(self) -> int:
         return int(self._db.execute("SELECT COALESCE(MAX(used), 0) + 1 FROM entries").fetchone()[0])
-
-
-def note_text(note: Note) -> str:
-    """A note as the index keeps it; "" for one that says nothing."""
-    told: dict[str, object] = {"hearsay": note.hearsay} if note.hearsay else {}
-    if note.context is not None:
-        told |= {"antecedents": list(note.context.chunks), "tokens": note.context.tokens}
-    return json.dumps(told) if told else ""
-
-
-def note_of(text: str) -> Note:
-    """Inverse of `note_text`. Raises ValueError, KeyError, TypeError or AttributeError for any other text."""
-    if not text:
-        return PLAIN
-    told = json.loads(text)
-    chunks = told.get("antecedents")
-    context = None if chunks is None else Context(chunks=Lineage.of(chunks), tokens=told["tokens"])
-    return Note(float(told.get("hearsay", 0.0)), context)
 
 
 def _which(key: Key) -> tuple[str, str, str, str]:

@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import Literal
 
 import torch
-from agentkv_orchestrator.eviction import LRU, Evictor, Item
+from agentkv_orchestrator.eviction import EVICTORS, LRU, Evictor, Item
 
 from agentkv.kv import KVBlock
 from agentkv.patches import Patch
@@ -19,6 +20,10 @@ from agentkv.store.share import Shares
 
 Price = Callable[[Key, Entry, Note], float]
 """Milliseconds that an entry saves when its chunk comes back."""
+
+
+By = Literal["lru", "benefit"]
+"""Who leaves a full store: the least recently used entry, or the one that saves least by its bytes."""
 
 
 def by_size(key: Key, entry: Entry, note: Note) -> float:
@@ -58,6 +63,14 @@ class MemoryStore:
         self._stats = Stats(self.tier, budget)
         self._lock = threading.Lock()
 
+    def evict_by(self, by: By, price: Price) -> None:
+        """Who leaves from now on, and what entries are worth. What was read before counts as not read."""
+        with self._lock:
+            self._new_evictor, self._price = EVICTORS[by], price
+            self._evictors.clear()
+            for key in self._entries:
+                self._tell(key, key in self._pinned)
+
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         size = entry.nbytes
         # A view would pin (and share) the whole window it was cut from.
@@ -87,7 +100,7 @@ class MemoryStore:
             self._tell(key, on)
             return True
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         with self._lock:
             stored = self._entries.get(key)
             if stored is None:
@@ -107,9 +120,14 @@ class MemoryStore:
         with self._lock:
             return self._remove(key)
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         with self._lock:
-            return tuple(self._entries)
+            return tuple(key for key in self._entries if tenant is None or key.tenant == tenant)
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        with self._lock:
+            found = {key: self._entries[key].origin for key in keys if key in self._entries}
+        return {key: origin for key, origin in found.items() if origin is not None}
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         with self._lock:

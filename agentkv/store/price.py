@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.eviction import BROUGHT, saved
 
+from agentkv.errors import InvalidInput
 from agentkv.kv import KVBlock
 from agentkv.media import Media
 from agentkv.patches import Patch
-from agentkv.store.base import Document, Entry, Key, Note
-from agentkv.store.memory import Price
+from agentkv.store.base import Document, Entry, Key, Note, Store
+from agentkv.store.memory import By, Price
+
+
+@runtime_checkable
+class Evicting(Protocol):
+    """A store that can be told who leaves it when it is full."""
+
+    def evict_by(self, by: By, price: Price) -> None:
+        """From now on."""
+        ...
+
+
+def told(store: Store) -> Evicting:
+    """The store. Raises InvalidInput for one that cannot be told who leaves."""
+    if not isinstance(store, Evicting):
+        raise InvalidInput(
+            got=f"an evictor for a {type(store).__name__}",
+            expected="a MemoryStore, a DiskStore or tiers of these",
+            do="leave `evictor` out: this store has a rule of its own",
+        )
+    return store
 
 
 def price_by(costs: CostTable) -> Price:

@@ -11,8 +11,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from agentkv_orchestrator.identity import digest_of
@@ -21,14 +21,15 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from agentkv.errors import InvalidInput
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Refusal, Stats, Stored
 from agentkv.store.blob import Unreadable
 from agentkv.store.codec import RAW, Codecs
-from agentkv.store.index import note_of, note_text
+from agentkv.store.notes import Notes, note_text
 from agentkv.store.redis_scripts import DROP, HELD, LISTED, PUT, USED
-from agentkv.store.serde import dump, load
+from agentkv.store.serde import dump, load, origin_of
 from agentkv.store.share import Shares
-from agentkv.store.wire import Wire, WireSource
+from agentkv.store.wire import PartSource, Wire, WireSource
 
 _T = TypeVar("_T")
 FORMAT = 1
@@ -65,6 +66,7 @@ class RedisStore:
         self._pool = _pool(url, patience)
         self._stats, self._lock = Stats(self.tier, budget), threading.Lock()
         self._down: tuple[float, Refusal] = (0.0, "io")
+        self._notes = Notes()
 
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         buffers = dump(key, Stored(entry, note, origin), self.codecs)
@@ -92,13 +94,13 @@ class RedisStore:
             self._stats.evicted += evicted
         return True
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         name = _name(key)
 
         def read(wire: Wire) -> Stored | None:
             wire.send(("GET", f"{self._prefix}blob:{name}"), ("EVAL", USED, 0, self._prefix, name))
             size = wire.bulk()
-            stored = None if size is None else load(WireSource(wire, size), key)
+            stored = None if size is None else load(WireSource(wire, size), key, rows)
             if size is not None:
                 wire.end()
             wire.reply()
@@ -124,15 +126,30 @@ class RedisStore:
     def drop(self, key: Key) -> bool:
         return bool(self._told(("EVAL", DROP, 0, self._prefix, _name(key)), 0))
 
-    def keys(self) -> tuple[Key, ...]:
-        listed = self._told(("EVAL", LISTED, 0, self._prefix), [])
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
+        one = () if tenant is None else (tenant,)
+        listed = self._told(("EVAL", LISTED, 0, self._prefix, *one), [])
         uses = sorted((int(use), told) for use, told in zip(listed[::2], listed[1::2], strict=True))
         return tuple(_row(told)[0] for _, told in uses)
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        found = {}
+        for key in keys:
+            blob = f"{self._prefix}blob:{_name(key)}"
+
+            def part(first: int, stop: int, blob: str = blob) -> bytes:
+                data: bytes = self._told(("GETRANGE", blob, first, stop - 1), b"")
+                return data
+
+            size = int(self._told(("STRLEN", blob), 0))
+            with suppress(Unreadable):  # whoever wants the entry itself finds out, and counts it
+                found[key] = origin_of(PartSource(part, size), key)
+        return found
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         places = [self._place(chunk, tenant) for chunk in chunks]
         rows = map(_row, self._told(("EVAL", HELD, 0, *places), [])) if places else ()
-        return {key: Found(_note(text), size, self.tier) for key, size, text in rows}
+        return {key: Found(self._notes.of(text), size, self.tier) for key, size, text in rows}
 
     @property
     def nbytes(self) -> int:
@@ -249,8 +266,3 @@ def _row(told: bytes) -> tuple[Key, int, str]:
     """Key, bytes and note of an entry, as the server was told them."""
     *key, size, note = json.loads(told)
     return Key(*key), size, note
-
-
-@lru_cache(maxsize=4096)
-def _note(text: str) -> Note:
-    return note_of(text)

@@ -89,7 +89,8 @@ return found
 
 LISTED = """
 local p, found = ARGV[1], {}
-for _, tenant in ipairs(redis.call('HKEYS', p .. 'shares')) do
+local tenants = ARGV[2] and {ARGV[2]} or redis.call('HKEYS', p .. 'shares')
+for _, tenant in ipairs(tenants) do
   local names = redis.call('ZRANGE', p .. 'used:' .. tenant, 0, -1, 'WITHSCORES')
   for i = 1, #names, 2 do
     local place = cjson.decode(redis.call('HGET', p .. 'rows', names[i]))[3]
@@ -99,4 +100,4 @@ for _, tenant in ipairs(redis.call('HKEYS', p .. 'shares')) do
 end
 return found
 """
-"""ARGV: prefix. The last use of every entry, and what is told of it."""
+"""ARGV: prefix, or prefix and tenant. The last use of every entry, and what is told of it."""

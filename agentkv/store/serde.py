@@ -62,8 +62,9 @@ def dump(key: Key, stored: Stored, codecs: Codecs = RAW) -> list[memoryview]:
     return [memoryview(seal(record, parts, buffers)), *buffers]
 
 
-def load(source: Source, key: Key) -> Stored:
-    """The entry of a blob, in memory of its own, after its checksum was found right.
+def load(source: Source, key: Key, rows: KVBlock | None = None) -> Stored:
+    """The entry of a blob, in memory of its own, or in ``rows`` where these are what its slots need, after
+    its checksum was found right.
 
     Raises Unreadable: torn, checksum, version, or foreign for an entry with another key than ``key`` or an
     origin that is not what its chunk's id was made from.
@@ -71,20 +72,65 @@ def load(source: Source, key: Key) -> Stored:
     header = read_header(source)
     if header.record.key != key:
         raise Unreadable("foreign", f"the entry of {header.record.key}")
-    tensors = _fetch(source, header)
+    tensors = _fetch(source, header, rows)
     return _together(header, tensors)
 
 
-def _fetch(source: Source, header: Header) -> Tensors:
-    # A buffer a tensor: none pins another.
-    flat = [torch.empty(part.nbytes, dtype=torch.uint8) for part in header.parts]
-    buffers: list[memoryview] = [memoryview(cast(Any, x.numpy())) for x in flat]
+def origin_of(source: Source, key: Key) -> Origin:
+    """What a blob was computed from, without its tensors: ids that give the chunk's id, whatever else is
+    wrong with it. Raises Unreadable as `load`, and for a blob that does not say."""
+    header = read_header(source)
+    if header.record.key != key:
+        raise Unreadable("foreign", f"the entry of {header.record.key}")
+    at, ids = len(header.raw), None
+    for part in header.parts:
+        if part.name == "ids" and part.dtype == "I64":
+            ids = torch.empty(part.nbytes, dtype=torch.uint8)
+            source.fill(at, [_bytes(ids)])
+            ids = ids.view(torch.int64)
+        at += part.nbytes
+    try:
+        origin = _origin(header.record, ids)
+    except (ValueError, TypeError) as error:
+        raise Unreadable("torn", "ids or pixels that are none") from error
+    if origin is None:
+        raise Unreadable("foreign", "an entry that does not say what it was computed from")
+    return origin
+
+
+def _fetch(source: Source, header: Header, rows: KVBlock | None) -> Tensors:
+    tensors, buffers = dict[str, Tensor](), list[memoryview]()
+    for part in header.parts:
+        tensor = _row_slot(header.record, part, rows)
+        if tensor is None:  # memory a tensor: none pins another
+            tensor = torch.empty(part.nbytes, dtype=torch.uint8).view(DTYPES[part.dtype]).view(part.shape)
+            buffers.append(_bytes(tensor))
+        else:
+            buffers += _layers(tensor)
+        tensors[part.name] = tensor
     source.fill(len(header.raw), buffers)
     check(header, buffers)
-    return {
-        part.name: x.view(DTYPES[part.dtype]).view(part.shape)
-        for part, x in zip(header.parts, flat, strict=True)
-    }
+    return tensors
+
+
+def _layers(slot: Tensor) -> list[memoryview]:
+    """The bytes of each layer's rows ``[T, H, D]``, which lie together; the layers do not."""
+    whole = memoryview(cast(Any, slot.new_empty(0, dtype=torch.uint8).set_(slot.untyped_storage()).numpy()))
+    first, step = (n * slot.element_size() for n in (slot.storage_offset(), slot.stride(0)))
+    size = slot[0].numel() * slot.element_size()
+    return [whole[at : at + size] for at in range(first, first + len(slot) * step, step)]
+
+
+def _row_slot(record: Record, part: Part, rows: KVBlock | None) -> Tensor | None:
+    """The slot of ``rows`` that this part of a block fits into as it is."""
+    number = part.name.removeprefix("slot")
+    if rows is None or record.entry != "kv" or part.name in record.packed or not number.isdecimal():
+        return None
+    slot = rows.slots[int(number)] if int(number) < len(rows.slots) else None
+    if slot is None or slot.shape != part.shape or slot.dtype != DTYPES[part.dtype]:
+        return None
+    together = slot.numel() > 0 and slot.stride(0) > 0 and slot[0].is_contiguous()
+    return slot if together and slot.device.type == "cpu" else None
 
 
 def _together(header: Header, tensors: Tensors) -> Stored:

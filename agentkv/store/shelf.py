@@ -26,9 +26,10 @@ class Shelf:
         """Whether it was kept."""
         return self.store.put(key, entry, note, self.origin_of(key.chunk))
 
-    def get(self, key: Key) -> Stored | None:
-        """The entry of this very content and model; anything else under its key is a miss."""
-        stored = self.store.get(key)
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        """The entry of this very content and model; anything else under its key is a miss. rows: see
+        `Store.get`."""
+        stored = self.store.get(key, rows)
         if stored is None:
             return None
         right_type = isinstance(stored.entry, KINDS.get(key.kind, Patch))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Miss, Note, Origin, Stats, Store, Stored
 from agentkv.store.key import scope_of
 from agentkv.store.tiers import Prefetching
@@ -31,14 +32,15 @@ class TenantStore:
 
     def __init__(self, store: Store, tenant: str, share_canonicals: bool = False) -> None:
         self.store, self.scope, self.share_canonicals = store, scope_of(tenant), share_canonicals
+        self._scopes = (self.scope, SHARED) if share_canonicals else (self.scope,)
         self.tier = store.tier
         self._hits = self._misses = 0
 
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         return self.store.put(self._inside(key), entry, note, origin)
 
-    def get(self, key: Key) -> Stored | None:
-        stored = self.store.get(self._inside(key))
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        stored = self.store.get(self._inside(key), rows)
         self._hits += stored is not None
         self._misses += stored is None
         return stored
@@ -46,14 +48,19 @@ class TenantStore:
     def drop(self, key: Key) -> bool:
         return self.store.drop(self._inside(key))
 
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(key._replace(tenant="") for key in self.store.keys() if key == self._inside(key))  # noqa: SIM118
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
+        """Shared canonicals, then the tenant's own."""
+        inside = (key for scope in reversed(self._scopes) for key in self.store.keys(scope))
+        return tuple(key._replace(tenant="") for key in inside if key == self._inside(key))
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        found = self.store.origins([self._inside(key) for key in keys])
+        return {key._replace(tenant=""): origin for key, origin in found.items()}
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
-        scopes = (self.scope, SHARED) if self.share_canonicals else (self.scope,)
         return {
             key._replace(tenant=""): found
-            for scope in scopes
+            for scope in self._scopes
             for key, found in self.store.held(chunks, scope).items()
             if key == self._inside(key)
         }

@@ -15,7 +15,8 @@ from typing import Literal, Protocol, runtime_checkable
 from agentkv.errors import InvalidInput
 from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Found, Key, Note, Origin, Refusal, Stats, Store, Stored
-from agentkv.store.memory import MemoryStore
+from agentkv.store.memory import By, MemoryStore, Price
+from agentkv.store.price import told
 from agentkv.store.queue import WriteQueue
 
 Mode = Literal["write_through", "write_back"]
@@ -67,6 +68,11 @@ class TieredStore:
         self._writer = threading.Thread(target=self._write_all, name="agentkv-store", daemon=True)
         self._writer.start()
 
+    def evict_by(self, by: By, price: Price) -> None:
+        """Of each store. Raises InvalidInput where one of them cannot be told."""
+        for store in [told(store) for store in (self.nearest, *self.others)]:
+            store.evict_by(by, price)
+
     def put(self, key: Key, entry: Entry, note: Note = PLAIN, origin: Origin | None = None) -> bool:
         with self._lock:
             self._fetching.pop(key, None)
@@ -83,13 +89,13 @@ class TieredStore:
         own = entry.clone() if isinstance(entry, KVBlock) and not entry.owned else entry
         return self._later(key, Stored(own, note, origin))
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         found = self.nearest.get(key)
         if found is None:
             waiting, found = self._queue.find(key)
             if not waiting:
                 coming = self._coming.get(key)
-                found = coming.result() if coming else self._fetched(key)
+                found = coming.result() if coming else self._fetched(key, rows)
         with self._lock:
             self._hits += found is not None
             self._misses += found is None
@@ -104,15 +110,23 @@ class TieredStore:
         self._queue.add(key, None)
         return there
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self, tenant: str | None = None) -> tuple[Key, ...]:
         """Those of the furthest store first; what is nearer was used since."""
-        near, queued = tuple(self.nearest.keys()), self._queue.all()
-        behind = (key for store in reversed(self.others) for key in store.keys())  # noqa: SIM118
+        near, queued = self.nearest.keys(tenant), self._queue.all()
+        behind = (key for store in reversed(self.others) for key in store.keys(tenant))
         found = dict.fromkeys(key for key in behind if queued.get(key, PLAIN) is not None)
-        for key in (*(key for key, waiting in queued.items() if waiting is not None), *near):
+        coming = (key for key, waiting in queued.items() if waiting is not None)
+        for key in (*(key for key in coming if tenant is None or key.tenant == tenant), *near):
             found.pop(key, None)
             found[key] = None
         return tuple(found)
+
+    def origins(self, keys: Collection[Key]) -> Mapping[Key, Origin]:
+        queued = {key: waiting.origin for key, waiting in self._queue.all().items() if waiting is not None}
+        found = {key: origin for key in keys if (origin := queued.get(key)) is not None}
+        for store in (self.nearest, *self.others):
+            found |= store.origins([key for key in keys if key not in found])
+        return found
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         # In the order in which entries move on, so that none is missed while it does.
@@ -210,14 +224,15 @@ class TieredStore:
             self._dirty.discard(key)
             self._later(key, stored)
 
-    def _fetched(self, key: Key) -> Stored | None:
-        """From further away, and nearer from now on, unless the key was put or dropped meanwhile."""
+    def _fetched(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        """From further away, and nearer from now on, unless the key was put or dropped meanwhile, or it goes
+        into the rows of a window: then it is as near as can be."""
         token = object()
         with self._lock:
             self._fetching[key] = token
-        found = next((found for store in self.others if (found := store.get(key)) is not None), None)
+        found = next((found for store in self.others if (found := store.get(key, rows)) is not None), None)
         with self._lock:
-            if self._fetching.pop(key, None) is token and found is not None:
+            if self._fetching.pop(key, None) is token and found is not None and rows is None:
                 self.nearest.put(key, *found)
         return found
 

@@ -7,7 +7,7 @@ would copy the bytes of a large reply two or three times; here they go from the 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis import exceptions
@@ -15,6 +15,7 @@ from redis import exceptions
 from agentkv.store.blob import Unreadable
 
 _LONGEST_LINE = 64
+_HEAD = 8 << 10
 
 
 class Wire:
@@ -97,6 +98,24 @@ class Wire:
         if left <= 0:
             raise exceptions.TimeoutError("no answer in time")
         self._connection._sock.settimeout(left)
+
+
+class PartSource:
+    """A bulk of which parts are asked for as a `Source`. part: gives the bytes from one place up to another.
+    The first ones, a header as a rule, come in one piece."""
+
+    def __init__(self, part: Callable[[int, int], bytes], size: int) -> None:
+        self._part, self.size = part, size
+        self._first = part(0, min(size, _HEAD))
+
+    def fill(self, at: int, buffers: Sequence[memoryview]) -> None:
+        for buffer in buffers:
+            stop = at + buffer.nbytes
+            data = self._first[at:stop] if stop <= len(self._first) else self._part(at, stop)
+            if len(data) != buffer.nbytes:
+                raise Unreadable("torn", f"{self.size} bytes")
+            buffer[:] = data
+            at = stop
 
 
 class WireSource:

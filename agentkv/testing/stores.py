@@ -45,6 +45,22 @@ class StoreConformance:
         store.flush()
         assert same_bits(_block(store, _key(1)), block)
 
+    def test_a_block_is_read_into_the_rows_that_are_given_or_beside_them(self) -> None:
+        """Rows in the middle of larger buffers; those that do not fit are left alone or are void."""
+        store, block = self.make_for(10), kv_block(TOKENS, first=7)
+        store.put(_key(1), block)
+        store.flush()
+        for tokens, dtype in ((TOKENS, torch.float32), (TOKENS, torch.float64), (TOKENS - 1, torch.float32)):
+            buffers = tuple(torch.full((2, TOKENS + 8, 3, 4), 5, dtype=dtype) for _ in range(2))
+            rows = KVBlock(tuple(x[:, 4 : 4 + tokens] for x in buffers), torch.zeros(tokens))
+            assert store.get(_key(2), rows) is None
+            assert same_bits(_kv(store.get(_key(1), rows)), block)
+            for x in buffers:
+                assert (x[:, :4] == 5).all()
+                assert (x[:, 4 + tokens :] == 5).all()
+                x.zero_()
+            assert same_bits(_block(store, _key(1)), block)
+
     def test_every_kind_of_entry_comes_back(self) -> None:
         store = self.make_for(10)
         patch, media = _patch(), _media()
@@ -60,9 +76,14 @@ class StoreConformance:
         key = Key("canonical", digest(ids, origin.fingerprint, origin.modality))
         store.put(key, kv_block(TOKENS), origin=origin)
         store.flush()
+        store.put(_key(1), kv_block(TOKENS))
+        store.flush()
         found = store.get(key)
         assert found is not None
         assert origin.same(found.origin)
+        told = store.origins([key, _key(1), _key(2)])
+        assert list(told) == [key]
+        assert origin.same(told[key])
 
     def test_kind_chunk_context_and_tenant_all_tell_entries_apart(self) -> None:
         store = self.make_for(10)
@@ -80,7 +101,8 @@ class StoreConformance:
         store.flush()
         for seed, key in enumerate(keys):
             assert same_bits(_block(store, key), kv_block(TOKENS, seed))
-        assert set(store.held(["a"], "a")) == {keys[5], keys[6]}
+        assert set(store.held(["a"], "a")) == set(store.keys("a")) == {keys[5], keys[6]}
+        assert set(store.keys("")) == set(keys[:5])
 
     def test_keys_may_hold_anything(self) -> None:
         store = self.make_for(10)
@@ -254,12 +276,11 @@ def _key(name: int) -> Key:
 
 
 def _block(store: Store, key: Key) -> KVBlock:
-    stored = store.get(key)
+    return _kv(store.get(key))
+
+
+def _kv(stored: Stored | None) -> KVBlock:
     assert stored is not None
-    return _kv(stored)
-
-
-def _kv(stored: Stored) -> KVBlock:
     assert isinstance(stored.entry, KVBlock)
     return stored.entry
 

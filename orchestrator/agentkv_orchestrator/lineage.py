@@ -57,6 +57,15 @@ class Lineage:
         """The other one where the two are equal: what grows from here then shares its links."""
         return other if other == self else self
 
+    def alike(self, chunk_ids: Sequence[str]) -> "Lineage":
+        """These ids, with the links in which the two lists begin alike shared."""
+        same = next((i for i, (a, b) in enumerate(zip(self, chunk_ids, strict=False)) if a != b), None)
+        count = min(self.length, len(chunk_ids)) if same is None else same
+        link = self
+        while link.parent is not None and link.length > count:
+            link = link.parent
+        return link.extended(chunk_ids[count:])
+
     def extended(self, chunk_ids: Iterable[str]) -> "Lineage":
         """Several more."""
         last = self

@@ -80,6 +80,20 @@ class Registry:
                 self._anchors.leave(self._rolling.sums(tokens), [(entry, 0, tokens.size)])
             return self._chunk(entry, kind, span)
 
+    def register_all(self, texts: Iterable[npt.ArrayLike]) -> None:
+        """As `register` of each text, in a fraction of the time."""
+        checked = [_checked(ids) for ids in texts]
+        if not checked:
+            return
+        with self._lock:
+            fresh, stop = list[tuple[int, int, int]](), 0
+            for tokens in checked:
+                start, stop = stop, stop + tokens.size
+                entry, made = self._entered(tokens)
+                if made:
+                    fresh.append((entry, start, stop))
+            self._anchors.leave(self._rolling.sums(np.concatenate(checked)), fresh)
+
     def find(self, ids: npt.ArrayLike, modality: bytes = b"") -> str | None:
         """The id of the chunk that these tokens are, or None."""
         tokens = _checked(ids)

@@ -55,6 +55,21 @@ def test_each_content_is_held_once() -> None:
     assert registry.modality(registry.register([1, 2, 3], "doc", b"pixels").id) == b"pixels"
 
 
+def test_texts_registered_at_once_are_found_as_those_registered_one_by_one() -> None:
+    texts = [token_ids(seed, 40 * seed) for seed in range(1, 12)]
+    texts.append(texts[3])
+    one_by_one, at_once = Registry("m", secret=7), Registry("m", secret=7)
+    for text in texts:
+        one_by_one.register(text, "doc")
+    at_once.register_all(iter(texts))
+    at_once.register_all([])
+    assert len(at_once) == len(one_by_one) == 11
+    prompt = np.concatenate([text[len(text) // 3 :] for text in texts])
+    assert at_once.match(prompt) == one_by_one.match(prompt)
+    assert tokens_by(at_once.match(prompt))["part"] > 1000
+    says_the_truth(at_once, prompt, at_once.match(prompt))
+
+
 def test_registered_ids_cannot_be_changed_from_outside() -> None:
     registry = Registry("m")
     buffer = np.array([1, 2, 3])

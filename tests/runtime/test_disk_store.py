@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,9 @@ from agentkv.errors import BadStore
 from agentkv.kv import KVBlock
 from agentkv.store.base import Key, Note
 from agentkv.store.disk import DiskStore
+from agentkv.store.memory import MemoryStore
+from agentkv.store.tenancy import TenantStore
+from agentkv.store.tiers import TieredStore
 from agentkv.testing import Fault, FaultyFiles, kv_block, matrix, same_bits
 
 BUDGET = 1 << 20
@@ -110,6 +114,35 @@ def test_an_index_that_is_damaged_is_made_anew(
     assert set(again.keys()) == {key(name) for name in (0, 1, 2, 3, 7)}
     assert again.held(["chunk3"])[key(3)].note == Note(0.1 * 3)
     assert again.nbytes == sum(path.stat().st_size for path in again.folder.blobs())
+
+
+def test_a_block_is_read_straight_into_the_rows_that_are_given(tmp_path: Path) -> None:
+    """Also from behind a nearer store, which then does not take it in."""
+    disk, rows = filled(tmp_path / "s", 2), kv_block(24, 99)
+    tiers = TieredStore(MemoryStore(1 << 20), disk)
+    for store in (disk, tiers, TenantStore(tiers, "")):
+        for slot in rows.slots:
+            slot.fill_(0)
+        found = store.get(key(1), rows)
+        assert found is not None
+        assert isinstance(found.entry, KVBlock)
+        assert all(a.data_ptr() == b.data_ptr() for a, b in zip(found.entry.slots, rows.slots, strict=True))
+        assert same_bits(found.entry, kv_block(24, 1))
+        assert len(tiers.nearest.keys()) == 0
+    path = disk.folder.blob(key(0))
+    whole = bytearray(path.read_bytes())
+    whole[-100] ^= 1
+    path.write_bytes(whole)
+    assert tiers.get(key(0), rows) is None
+    tiers.close()
+
+
+def test_more_buffers_than_the_system_fills_at_once_are_filled(tmp_path: Path) -> None:
+    store, block = DiskStore(tmp_path / "s"), kv_block(2, 1, layers=1500)
+    store.put(key(0), block)
+    rows = kv_block(2, 2, layers=1500)
+    assert store.get(key(0), rows) is not None
+    assert torch.equal(rows.slots[1], block.slots[1])
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentkv import Window
+from agentkv.kv import KVBlock
 from agentkv.store.base import Entry, Found, Key, Stored
 from agentkv.store.memory import MemoryStore
 from agentkv.testing import RecordingEngine, kv_block, recording_engine, rows
@@ -188,8 +189,8 @@ class Forgetful(MemoryStore):
                 self._remove(key)
         return True
 
-    def get(self, key: Key) -> Stored | None:
-        return None if self._forget("get") else super().get(key)
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
+        return None if self._forget("get") else super().get(key, rows)
 
     def held(self, chunks: Collection[str], tenant: str = "") -> Mapping[Key, Found]:
         found = super().held(chunks, tenant)

@@ -45,6 +45,13 @@ def bits(window: Window) -> str:
     return hashlib.sha256(b"".join(s.numpy().tobytes() for s in (*block.slots, block.positions))).hexdigest()
 
 
+def damage(path: Path) -> None:
+    """Turn a bit of the tensors."""
+    whole = bytearray(path.read_bytes())
+    whole[-1000] ^= 1
+    path.write_bytes(whole)
+
+
 def state(window: Window) -> list[tuple[object, ...]]:
     return [(p.exact, p.verbatim, p.row, p.position, p.revision) for p in window.graph.placements]
 
@@ -95,9 +102,10 @@ def test_it_is_opened_in_another_process(tmp_path: Path) -> None:
         assert bits(opened) == done.stdout
 
 
+@pytest.mark.parametrize("flipped", [False, True])
 @pytest.mark.parametrize("lost", [0, 1, 2, 3, None])
-def test_rows_that_are_lost_are_computed(tmp_path: Path, lost: int | None) -> None:
-    """lost: which chunk's rows; None for all of them."""
+def test_rows_that_are_lost_are_computed(tmp_path: Path, lost: int | None, flipped: bool) -> None:
+    """lost: which chunk's rows; None for all of them. flipped: they are there, with other bits."""
     store = DiskStore(tmp_path / "s")
     with engine(chat=True, store=store) as built:
         window = built.window("exact")
@@ -108,7 +116,7 @@ def test_rows_that_are_lost_are_computed(tmp_path: Path, lost: int | None) -> No
         chunks = [p.chunk.id for p in window.graph.placements]
     for key in store.keys():  # noqa: SIM118
         if key.kind == "rows" and (lost is None or key.chunk == chunks[lost]):
-            store.drop(key)
+            damage(store.folder.blob(key)) if flipped else store.drop(key)
     with engine(chat=True, store=DiskStore(tmp_path / "s")) as built:
         opened = built.open(name)
         whole = len(opened)
@@ -234,15 +242,21 @@ def bent(told: dict[str, Any], how: int) -> dict[str, Any]:
         case 5:
             told["graph"]["placements"][0]["row"] = -5
         case 6:
-            told["format"] = 2
+            told["fingerprint"] = 7
         case 7:
             told["more"] = 1
+        case 8:
+            told["start"] = told["graph"]["placements"][0]["row"] = 10**12
+        case 9:
+            told["graph"]["placements"][0]["chunk"] |= {"length": 10**12, "span": 10**12}
+        case 10:
+            told["chunks"][0]["ids"][0] = 10**30
         case _:
             told["chunks"][0]["ids"] = []
     return told
 
 
-@pytest.mark.parametrize("how", range(9))
+@pytest.mark.parametrize("how", range(12))
 def test_a_document_that_contradicts_itself_is_refused(how: int) -> None:
     store = MemoryStore()
     with recording_engine(store=store) as built:
@@ -259,6 +273,24 @@ def test_a_document_that_contradicts_itself_is_refused(how: int) -> None:
         with pytest.raises(BadStore, match="contradicts itself"):
             built.open("mine")
         assert len(built._windows) == before
+
+
+def test_a_window_of_another_format_is_refused_and_stays() -> None:
+    store = MemoryStore()
+    with recording_engine(store=store) as built:
+        window = built.window()
+        window.append(words(10, 1))
+        window.save("mine")
+        key = Key("window", "mine")
+        found = store.get(key)
+        assert found is not None
+        assert isinstance(found.entry, Document)
+        told = json.loads(found.entry.text) | {"format": 2, "what is new": []}
+        store.put(key, Document(json.dumps(told).encode()))
+        with pytest.raises(BadStore, match="of format 2; expected format 1"):
+            built.open("mine")
+        store.put(key, found.entry)
+        assert rows(built.open("mine").kv) == rows(window.kv)
 
 
 def test_tiers_keep_windows_as_well(tmp_path: Path) -> None:

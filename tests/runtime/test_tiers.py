@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv.errors import InvalidInput
+from agentkv.kv import KVBlock
 from agentkv.store.base import PLAIN, Entry, Key, Note, Origin, Stored
 from agentkv.store.disk import DiskStore
 from agentkv.store.memory import MemoryStore
@@ -42,9 +43,9 @@ class Gated(MemoryStore):
             raise RuntimeError("a store that breaks its promise")
         return super().put(key, entry, note, origin)
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key, rows: KVBlock | None = None) -> Stored | None:
         self.reads += 1
-        return super().get(key)
+        return super().get(key, rows)
 
 
 @pytest.fixture(params=MODES)

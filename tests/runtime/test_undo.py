@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv import Engine, Window
-from agentkv.errors import AlreadyEvicted, ClosedError, InvalidInput, NonFinite
+from agentkv.errors import AlreadyEvicted, ClosedError, ForeignChunk, InvalidInput, NonFinite
 from agentkv.testing import recording_engine, rows, same_bits
 from tests.runtime.cases import STRICT, assert_exact, assert_kv, engine, ids, live, words
 from tests.runtime.script import EDITS, Edit, Script, scripts
@@ -328,3 +328,32 @@ def test_history_holds_no_kv(built: Engine) -> None:
     assert window.undo().tokens()["recomputed"] == 60  # the last one was computed anew without the note
     assert_exact(window)
     assert not any(isinstance(v, torch.Tensor) for r in window.history().past for v in vars(r).values())
+
+
+def test_a_window_remembers_as_many_messages_as_it_is_told_to() -> None:
+    """The rest cannot be recalled, but undo goes back to it."""
+    with recording_engine(remembered=2) as built:
+        window = built.window("fast")
+        kept = window.append("w1 w2", kind="system", pin=True)
+        gone = [window.append(f"w{i} w{i + 1}") for i in range(3, 8)]
+        window.commit()
+        for handle in gone:
+            window.evict(handle)
+            window.commit()
+        window.recall(gone[3])
+        window.commit()
+        window.evict(gone[3])
+        window.commit()
+        assert [e.handle for e in window.content.known()] == [kept, gone[3], gone[4]]
+        stats = window.stats()
+        assert (stats["messages"], stats["remembered"]) == (1, 2)
+        assert stats["registry_bytes"] == sum(built.chunks.sizes)
+        with pytest.raises(ForeignChunk, match="not yet forgotten"):
+            window.recall(gone[0])
+        assert {chunk.id for r in window.history().past for e in r.content for _, chunk in e.parts} <= (
+            window.holds()
+        )
+        window.undo(7)
+        assert rows(window.kv) == [1, 2, *range(3, 5), *range(4, 6), *range(5, 7), *range(6, 8), *range(7, 9)]
+        window.evict(gone[0])
+        window.commit()
