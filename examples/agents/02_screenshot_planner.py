@@ -1,4 +1,4 @@
-"""A screenshot planner: it works in a small office app by clicking, and reads old screens again when it has to.
+"""A screenshot planner: it works in a small office app by clicking, and reads old screens again.
 
     python examples/agents/02_screenshot_planner.py [--model tiny | DIR_OR_ID] [--keep 3] [--clock]
 

@@ -127,13 +127,18 @@ def test_both_sides_of_a_fork_answer_without_a_prompt(built: Engine) -> None:
     assert first
 
 
-def test_a_fork_in_the_middle_of_an_answer_is_refused_and_after_it_shares_it(built: Engine) -> None:
+def test_a_fork_in_the_middle_of_an_answer_lacks_it_and_after_it_shares_it(built: Engine) -> None:
     window, _ = filled(built)
     stream = window.stream(words(3), max_new_tokens=4, stop=False)
     next(stream)
-    with pytest.raises(Busy):
-        window.fork()
+    early = window.fork()
+    asked = early.ids().tolist()
     list(stream)
+    assert window.ids().tolist()[: len(asked)] == asked
+    assert early.ids().tolist() == asked
+    early.append(words(4, 8))
+    early.commit()
+    assert_exact(early)
     twin = window.fork()
     assert twin.last_answer is window.last_answer
     assert window.last_answer is not None
