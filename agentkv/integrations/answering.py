@@ -83,13 +83,14 @@ class Answering:
 
     def __init__(self, model: ChatAgentKV, request: Request) -> None:
         self.model, self.request, self.start = model, request, time.perf_counter()
-        self.ttft_ms = 0.0
+        self.prompt_ms = self.ttft_ms = 0.0
 
     def chunks(self) -> Generator[ChatGenerationChunk, None, None]:
         """Text as it comes, then calls, then usage. Closing it early gives the window back as it is."""
         model, request = self.model, self.request
         guide, triggers = self.model.guide(request), self._triggers()
         messages = model.prompts.messages(request.messages, request.tools)
+        self.prompt_ms = self._since_start()
         policy = Policy.parse(request.policy)
         place = (request.thread_id, request.owner, request.handles)
         with model.threads.lease(*place, messages, policy) as lease:
@@ -151,6 +152,7 @@ class Answering:
                 METADATA: {
                     "window": handle,
                     "went": lease.how,
+                    "prompt_ms": round(self.prompt_ms, 3),
                     "ttft_ms": round(self.ttft_ms, 3),
                     "plan": summary(window),
                 },

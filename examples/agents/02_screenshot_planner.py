@@ -38,6 +38,8 @@ from examples.agents.desktop import Action, App, BadAction, parse
 from examples.agents.office_tasks import Find, Press, Task, Write, tasks
 
 SYSTEM = "You work in an office app. You see screenshots of it, and act with tools."
+PAGES = 2
+"""A list has as many pages to scroll to, at most."""
 CLOCK = " It is {:02}:{:02}:{:02}."
 
 
@@ -48,19 +50,21 @@ class Planner(MeasuredChat, ScriptedChatAgentKV):
 class Desk:
     """The app as tools, and the plan that is followed in it."""
 
-    def __init__(self, app: App, task: Task, keep: int) -> None:
-        self.app, self.task, self.keep, self.slots = app, task, keep, dict[str, str]()
+    def __init__(self, app: App, task: Task) -> None:
+        self.app, self.task, self.slots = app, task, dict[str, str]()
         self.steps = self._steps()
-        self.images, self.asked = 0, ""
-        self.seen: dict[str, int] = {}
+        self.asked = ""
+        self.numbers: dict[str, int] = {}  # of pictures, as the middleware counts them: equal ones once
+        self.seen: dict[str, str] = {}  # the picture behind a click, by its label
+        self.last = self.shown = ""
 
     def act(self, action: Action) -> list[dict[str, Any]]:
         """Do it, and show what came of it."""
         self.app.do(action)
-        self.images += 1
         file = io.BytesIO()
         self.app.screenshot().save(file, "PNG")
-        data = base64.b64encode(file.getvalue()).decode()
+        data = self.last = base64.b64encode(file.getvalue()).decode()
+        self.numbers.setdefault(data, len(self.numbers) + 1)
         return [{"type": "image", "base64": data, "mime_type": "image/png"}]
 
     def tools(self) -> list[Any]:
@@ -78,6 +82,7 @@ class Desk:
         """The next step as the model would write it; None where it has to read."""
         if isinstance(messages[-1], HumanMessage) and self.asked:
             return None
+        self.shown = " ".join(message.text for message in messages)
         name, arguments = next(self.steps)
         if name is None:
             return str(arguments)
@@ -89,15 +94,17 @@ class Desk:
             match step:
                 case Press(label):
                     label = label.format(**self.slots)
-                    while label not in self.app.screen().clickable:
-                        yield "do", {"action": "scroll down"}
+                    for _ in range(PAGES):
+                        if label not in self.app.screen().clickable:
+                            yield "do", {"action": "scroll down"}
                     yield "do", {"action": f"click {label}"}
-                    self.seen[label] = self.images
+                    self.seen[label] = self.last
                 case Write(text):
                     yield "do", {"action": f"type {text.format(**self.slots)}"}
                 case Find(slot, question, pattern, of):
-                    if self.images - self.seen[of] >= self.keep:
-                        yield RECALL, {"name": str(self.seen[of])}
+                    number = self.numbers[self.seen[of]]
+                    if f"[image {number}: evicted" in self.shown:
+                        yield RECALL, {"name": str(number)}
                     self.asked = question
                     yield None, "I look at it again."
                     found = re.search(pattern, self.slots.pop("answer"))
@@ -115,7 +122,7 @@ class Desk:
 
 def work(planner: Planner, app: App, task: Task, keep: int, clock: bool) -> bool:
     """One task; whether the model read what it had to."""
-    desk = Desk(app, task, keep)
+    desk = Desk(app, task)
     planner.script = desk.script
     ticks = iter(range(10**6))
 
@@ -134,7 +141,9 @@ def work(planner: Planner, app: App, task: Task, keep: int, clock: bool) -> bool
         print(f"  {desk.asked} {answer.strip()[:80]!r}")
         desk.asked, desk.slots["answer"] = "", answer
         said = agent.invoke({"messages": [("user", "Go on.")]}, config)
-    assert not any(isinstance(m, ToolMessage) and m.status == "error" for m in said["messages"])
+    failed = [m.text for m in said["messages"] if isinstance(m, ToolMessage) and m.status == "error"]
+    if failed:
+        raise RuntimeError(f"a tool refused: {failed[0]}")
     return "missed" not in desk.slots
 
 
@@ -148,7 +157,7 @@ def main(
     clock: Annotated[bool, typer.Option("--clock", help="The system message tells the time of day.")] = False,
     count: Annotated[int, typer.Option("--tasks", min=1, max=8)] = 2,
     seed: int = 3,
-    answer_tokens: Annotated[int, typer.Option(min=1)] = 24,
+    answer_tokens: Annotated[int, typer.Option(min=48, help="A click takes about 40.")] = 64,
     threads_: Annotated[int | None, typer.Option("--threads", min=1)] = None,
     json_path: Annotated[Path | None, typer.Option("--json")] = None,
     plot_path: Annotated[Path | None, typer.Option("--plot")] = None,

@@ -1,8 +1,9 @@
 """The same agent beside plain re-prefill and longest-prefix reuse: every prompt it sends is run by all three.
 
 `MeasuredChat` is `ChatAgentKV`; behind each answer it prefills the same tokens from nothing, and once more
-from the longest prefix that the prompt shares with the one before, both by transformers' own forward. KL
-(re-prefill ‖ agentkv) and agreement are over the tokens of the answer, each behind the answer so far.
+from the longest prefix that it shares with an earlier prompt, both by transformers' own forward. KL
+(re-prefill ‖ agentkv) and agreement are over the tokens of the answer, each behind the answer so far. Making
+tokens of the prompt, pictures included, is counted for all three, as all three have to.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ from agentkv.cache import Overlay, Run, WindowKV
 from agentkv.integrations.answering import Request
 from agentkv.integrations.chat import ChatAgentKV
 
+Prompt = list[tuple[int, bytes]]
+"""Tokens, each with the digest of the image that it stands for."""
+
+CACHED = 12
+"""Prompts that the prefix cache holds."""
+
 ARMS = ("agentkv", "longest prefix", "re-prefill")
 
 
@@ -52,8 +59,7 @@ class MeasuredChat(ChatAgentKV):
     """Answers as `ChatAgentKV`, then measures; `turns` has what was found."""
 
     _turns: list[Turn] = PrivateAttr(default_factory=list)
-    _prefix: list[tuple[int, bytes]] = PrivateAttr(default_factory=list)
-    _kv: WindowKV | None = PrivateAttr(default=None)
+    _past: list[tuple[Prompt, WindowKV]] = PrivateAttr(default_factory=list)
 
     @property
     def turns(self) -> list[Turn]:
@@ -78,9 +84,10 @@ class MeasuredChat(ChatAgentKV):
         ids = np.concatenate([window.engine.chunks.ids(p.chunk.id) for p in answer])
         runs = window.runs(upto=answer[0].row)
         whole, truth, whole_ms = self._prefilled(window, runs, 0, ids)
-        prefix = self._shared(runs)
-        _, _, prefix_ms = self._prefilled(window, runs, prefix, ids, self._kv)
-        self._kv, self._prefix = whole, list(_tokens(runs))
+        prefix, kv = self._longest(runs)
+        _, _, prefix_ms = self._prefilled(window, runs, prefix, ids, kv)
+        prompt = [*_tokens(runs), *((int(token), b"") for token in ids)]
+        self._past = [*self._past, (prompt, whole)][-CACHED:]
         seen = Overlay(window.kv, answer[0].row)
         ours = window.engine.runner.run([Run(answer[0].row, ids, answer[0].position)], seen, keep=len(ids))
         head = len(window.engine.tokenizer(self.template.marks.head, add_special_tokens=False)["input_ids"])
@@ -88,17 +95,13 @@ class MeasuredChat(ChatAgentKV):
         usage = dict(last.usage_metadata.get("input_token_details", {}))
         tokens = sum(len(run.ids) for run in runs) + head
         told = last.response_metadata["agentkv"]
+        ms = (told["ttft_ms"], told["prompt_ms"] + prefix_ms, told["prompt_ms"] + whole_ms)
+        computed = (usage["cache_creation"] + _mended(window), tokens - prefix, tokens)
         return Turn(
             tokens=tokens,
             said=window.timing.tokens,
-            ttft_ms=dict(zip(ARMS, (told["ttft_ms"], prefix_ms, whole_ms), strict=True)),
-            computed=dict(
-                zip(
-                    ARMS,
-                    (usage["cache_creation"] + _mended(window), tokens - prefix, tokens),
-                    strict=True,
-                )
-            ),
+            ttft_ms=dict(zip(ARMS, ms, strict=True)),
+            computed=dict(zip(ARMS, computed, strict=True)),
             kl=float(divergence(truth[said], ours[said]).mean()),
             agreement=float((truth[said].argmax(-1) == ours[said].argmax(-1)).double().mean()),
             usage={key: int(value) for key, value in usage.items()},  # type: ignore[call-overload]
@@ -108,7 +111,8 @@ class MeasuredChat(ChatAgentKV):
     def _prefilled(
         self, window: Window, runs: Sequence[Run], first: int, answer: Any, kv: WindowKV | None = None
     ) -> tuple[WindowKV, Tensor, float]:
-        """Rows from ``first`` on computed, with the first token's logits timed; then the answer's logits."""
+        """Rows from ``first`` on computed, timed to the first token's logits; then those of the answer, which
+        stays behind them as in any cache."""
         backend, rows = window.engine.backend, sum(len(run.ids) for run in runs)
         kv = kv if kv is not None else backend.new_kv(rows + len(answer))
         kv.grow(rows + len(answer))
@@ -117,19 +121,32 @@ class MeasuredChat(ChatAgentKV):
         backend.prefill(kv, list(_behind(runs, first)), keep=1)
         ms = (time.perf_counter() - start) * 1e3
         asked = Run(rows, answer, runs[-1].position_stop)
-        return kv, window.engine.runner.run([asked], Overlay(kv, rows), keep=len(answer)), ms
+        logits = window.engine.runner.run([asked], kv.live(), keep=len(answer))
+        kv.end += len(answer)
+        return kv, logits, ms
 
-    def _shared(self, runs: Sequence[Run]) -> int:
-        """Tokens that this prompt begins with as the one before did; at least one is left to compute, and
-        images are computed whole."""
+    def _longest(self, runs: Sequence[Run]) -> tuple[int, WindowKV | None]:
+        """The longest prefix that an earlier prompt shares, in tokens, and a copy of its rows. At least one
+        token is left to compute, and images are computed whole."""
         now = list(_tokens(runs))
-        same = next((i for i, (a, b) in enumerate(zip(now, self._prefix, strict=False)) if a != b), None)
-        shared = min(len(now), len(self._prefix)) if same is None else same
+        shared, kv = max(
+            ((_common(now, prompt), kv) for prompt, kv in self._past),
+            key=lambda one: one[0],
+            default=(0, None),
+        )
         shared = min(shared, len(now) - 1)
         for run in runs:
             if run.media is not None and run.row < shared < run.stop:
                 shared = run.row
-        return shared
+        if kv is not None:
+            kv = kv.fork()
+            kv.own()
+        return shared, kv
+
+
+def _common(a: Prompt, b: Prompt) -> int:
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    return min(len(a), len(b)) if same is None else same
 
 
 def _tokens(runs: Sequence[Run]) -> Iterator[tuple[int, bytes]]:
