@@ -9,13 +9,12 @@ from typing import Any
 
 from agentkv_orchestrator.policy import Policy
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
+from langchain_core.language_models import LanguageModelInput, ModelProfile
 from langchain_core.language_models.chat_models import LangSmithParams
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.outputs.chat_generation import merge_chat_generation_chunks
 from langchain_core.runnables import Runnable
-from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -23,6 +22,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from agentkv.engine import Engine
 from agentkv.errors import InvalidInput
 from agentkv.integrations.answering import METADATA, Answering, Request
+from agentkv.integrations.calling import Called, caller
 from agentkv.integrations.calls import Format
 from agentkv.integrations.grammar import Grammars
 from agentkv.integrations.prompt import Prompts
@@ -33,7 +33,7 @@ from agentkv.sampling import Guide
 from agentkv.window import Window
 
 
-class ChatAgentKV(BaseChatModel):
+class ChatAgentKV(Called):
     """A chat model whose prompt is a window that is edited, not prefilled again.
 
     Give it an `Engine`, or a model to build one from. Survivors, holes, recalled, moved and edited messages
@@ -238,7 +238,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, {**_caller(run_manager), **kwargs})
+        request = self._request(messages, stop, {**caller(), **kwargs})
         return _whole(list(self._answer(request)))
 
     def _stream(
@@ -248,7 +248,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, {**_caller(run_manager), **kwargs})
+        request = self._request(messages, stop, {**caller(), **kwargs})
         for chunk in self._answer(request):
             if run_manager is not None:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -261,7 +261,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        options = {**_caller(run_manager), **kwargs}
+        options = {**caller(), **kwargs}
         return _whole([chunk async for chunk in self._astream(messages, stop, **options)])
 
     async def _astream(
@@ -271,7 +271,7 @@ class ChatAgentKV(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, {**_caller(run_manager), **kwargs})
+        request = self._request(messages, stop, {**caller(), **kwargs})
         run, worker = asyncio.get_running_loop().run_in_executor, self.runtime.worker
         pieces = self._answer(request)
         try:
@@ -293,17 +293,6 @@ def _whole(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
     fields = {k: v for k, v in dict(chunk).items() if k in AIMessage.model_fields and k != "type"}
     message = AIMessage(**fields)
     return ChatResult(generations=[ChatGeneration(message=message)])
-
-
-def _caller(run_manager: Any) -> dict[str, str]:
-    """thread_id and owner: the LangGraph thread and node that this call runs under, "" outside of one."""
-    config = ensure_config()
-    configurable = config.get("configurable", {})
-    metadata = {**(config.get("metadata") or {}), **(getattr(run_manager, "metadata", None) or {})}
-    thread = configurable.get("thread_id") or metadata.get("thread_id") or ""
-    path = str(metadata.get("langgraph_checkpoint_ns") or "")
-    nodes = [part.partition(":")[0] for part in path.split("|")]  # behind the colon stands a task's id
-    return {"thread_id": str(thread), "owner": "|".join(nodes)}
 
 
 def _choice(choice: str | dict[str, Any] | bool | None, tools: Sequence[dict[str, Any]]) -> str | None:

@@ -3,8 +3,8 @@
     python examples/agents/04_many_agents.py [--model tiny | DIR_OR_ID]
 
 They are nodes of one LangGraph thread and share a chat model. Each has its own system message and its own
-view of what the others said; the mails and screenshots are the same. A screenshot is encoded once. The first window
-computes it, the others are forked from that one, and turn or mend what they keep of it.
+view of what the others said; the mails and screenshots are the same. A screenshot is encoded once. The first
+window computes it, the others are forked from that one, and turn or mend what they keep of it.
 """
 
 from __future__ import annotations

@@ -168,6 +168,14 @@ def test_the_snippet_of_the_registry_runs(capsys: pytest.CaptureFixture[str]) ->
     assert "rotated" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_snippets_about_langgraph_run(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = _FENCE.findall((ROOT / "docs/agents/langgraph.md").read_text())
+    for _, snippet in blocks:
+        exec(compile(ast.parse(snippet), "docs/agents/langgraph.md", "exec"), {})
+    assert "cache_creation" in capsys.readouterr().out
+
+
 def test_messages_of_a_recording_engine_have_no_template() -> None:
     """The frame snippet counts tokens: a template would add to them."""
     with recording_engine() as engine, engine.window() as window:

@@ -1,4 +1,4 @@
-"""The examples run as they are, with models that need no download, and what they print is what they measured."""
+"""The examples run as they are, with models that need no download, and print what they measured."""
 
 from __future__ import annotations
 
