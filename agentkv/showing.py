@@ -7,7 +7,6 @@ one edited, and only the tokens that differ are new.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,14 +20,14 @@ from agentkv import rules
 from agentkv.handles import Content, Entry, Handle, words
 from agentkv.inputs import Ids
 from agentkv.media import Tokens
-from agentkv.replacing import replaced
+from agentkv.replacing import SHORTEST, replaced
 from agentkv.vision import require_text
 
 if TYPE_CHECKING:
     from agentkv.edits import Edits
 
 ALIKE = 0.5
-"""Share of the longer text's tokens that an edited message has in common with what it was, at least."""
+"""Share of the longer text that an edited message has in common with what it was, at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,10 +156,14 @@ def _edited(
 
 
 def _alike(window: Edits, old: Entry, message: Message) -> bool:
-    """Whether most of the tokens are the same, wherever they stand: cheap, and rarely wrong about an edit."""
-    was, now = Counter(_ids(window, old).tolist()), Counter(_joined(message).tolist())
-    common = sum((was & now).values())
-    return common >= ALIKE * max(old.handle.tokens, message.tokens)
+    """Whether most of what one says stands in the other word for word."""
+    was, now = _runs(_ids(window, old)), _runs(_joined(message))
+    return len(was & now) >= ALIKE * max(len(was), len(now), 1)
+
+
+def _runs(ids: Ids) -> set[bytes]:
+    """Every run of SHORTEST tokens: shorter ones agree by chance, and are worth no chunk of their own."""
+    return {ids[i : i + SHORTEST].tobytes() for i in range(len(ids) - SHORTEST + 1)}
 
 
 def _made(window: Edits, message: Message, number: int, old: Entry | None) -> Entry:

@@ -91,6 +91,18 @@ def test_a_label_finds_the_edited_message_where_places_mislead() -> None:
         assert window.ids().tolist() == one.tolist()
 
 
+def test_texts_of_the_same_words_are_no_edits_of_each_other() -> None:
+    """A shuffled text shares every token and no run of them: nothing is divided or compared at length."""
+    with engine() as built, built.bare_window(LOOSE, None) as window:
+        text = ids(400, 1)
+        (old,) = window.show([message(text)])
+        window.commit()
+        parts = window.content.get(old.id).parts  # type: ignore[union-attr]
+        (new,) = window.show([message(np.sort(text))])
+        assert new != old
+        assert window.content.get(old.id).parts == parts  # type: ignore[union-attr]
+
+
 def test_the_list_says_what_is_pinned() -> None:
     with engine() as built, built.bare_window(LOOSE, None) as window:
         (kept, _) = window.show([message(POOL[3], pin=True), message(POOL[4])])
