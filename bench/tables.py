@@ -17,6 +17,7 @@ from textwrap import fill
 from typing import Any
 
 from bench.eval import (
+    agents,
     calibration,
     diagnoses,
     models,
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 FILES = (
     "README.md",
+    "docs/agents/examples.md",
     "docs/calibration.md",
     "docs/families.md",
     "docs/performance.md",
@@ -374,6 +376,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gaps": gaps,
     "repair": repaired,
     "policies": lived,
+    "agents": lambda: markdown(*agents.runs()),
     "branches": lambda: markdown(*window_tables.branches(window_tables.load("branches"))),
     "simulated_loops": lambda: markdown(*simulations.loops()),
     "simulated_kl": lambda: markdown(*simulations.loops_kl()),

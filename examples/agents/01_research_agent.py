@@ -36,8 +36,14 @@ QUESTIONS = (
     "What is the difference between rotating and patching?",
     "How can two machines share a store?",
     "Which edits does the planner choose from?",
+    "What is the rank of a patch?",
+    "Where is a patch stored?",
+    "When is a message computed again rather than patched?",
+    "What does a second machine see of a shared store?",
+    "What does the budget bound?",
+    "What does a clean view show?",
 )
-FOUND, KEPT = 2, 8
+FOUND, KEPT = 2, 10
 """Passages of one retrieval, and passages in the window."""
 
 

@@ -1,0 +1,46 @@
+"""What the examples' agents measured, as table rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "results"
+RUNS = {
+    "agents_research": "research agent",
+    "agents_screens": "screenshot planner",
+    "agents_screens_clock": "screenshot planner, `--clock`",
+    "agents_video": "long recording",
+    "agents_many": "many agents",
+}
+
+Table = tuple[list[str], list[list[str]]]
+
+
+def runs() -> Table:
+    """Time and tokens of agentkv and of a prefix cache, of those of a re-prefill."""
+    header = ["", "calls", "time", "prefix cache", "tokens computed", "prefix cache", "KL", "agreement"]
+    return header, [
+        _row(title, json.loads((RESULTS / f"{name}.json").read_text())) for name, title in RUNS.items()
+    ]
+
+
+def _row(title: str, found: dict[str, Any]) -> list[str]:
+    turns = found["turns"]
+
+    def share(what: str, arm: str) -> str:
+        whole = sum(turn[what]["re-prefill"] for turn in turns)
+        return f"{sum(turn[what][arm] for turn in turns) / whole:.0%}"
+
+    return [
+        f"{title}: {found['title']}",
+        str(len(turns)),
+        f"**{share('ttft_ms', 'agentkv')}**",
+        share("ttft_ms", "longest prefix"),
+        f"**{share('computed', 'agentkv')}**",
+        share("computed", "longest prefix"),
+        f"{fmean(turn['kl'] for turn in turns):.4f}",
+        f"{fmean(turn['agreement'] for turn in turns):.2f}",
+    ]
