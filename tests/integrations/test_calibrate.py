@@ -166,7 +166,7 @@ def test_the_fit_finds_what_windows_were_made_of() -> None:
 
 def test_the_bound_holds_on_windows_that_nobody_has_seen_and_beats_simpler_ones() -> None:
     model, found = judge.calibrated(made_up(80, noise=0.8), TRUE.rank, baselines.BASELINES)
-    assert found.model.coverage.value >= model.level == 0.9
+    assert found.model.coverage.value >= model.level == judge.LEVEL
     assert found.model.rank_correlation.low > max(x.rank_correlation.value for x in found.others.values())
     assert found.model.slack.value < min(x.slack.value for x in found.others.values())
     assert found.others["a constant"].rank_correlation.value == 0.0

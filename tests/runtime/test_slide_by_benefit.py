@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from agentkv_orchestrator.plan import Evict, Placing, Plan
+from agentkv_orchestrator.policy import Policy
 
 from agentkv import Window
 from agentkv.errors import InvalidInput, TooLong
@@ -23,8 +24,9 @@ def spent(plan: Plan, uid: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_a_wrong_eviction_costs_what_the_plan_said(dtype: torch.dtype) -> None:
-    """In a window of a real (tiny) model: taken back at once, it is priced as promised, and exact again."""
-    with engine("llama", dtype) as made, made.window() as window:
+    """In a window of a real (tiny) model: taken back at once, it is priced as promised, and exact again where
+    the budget left alone what stands behind."""
+    with engine("llama", dtype) as made, made.window(Policy(kl_budget=1.0)) as window:
         window.append(words(9, 1), kind="system", pin=True)
         handles = [window.append(words(20 + i, i), kind="document") for i in range(4)]
         window.commit()
