@@ -11,9 +11,6 @@ RESULTS = Path(__file__).parents[1] / "results"
 RUNS = {
     "agents_research": "research agent",
     "agents_screens": "screenshot planner",
-    "agents_screens_clock": "screenshot planner, `--clock`",
-    "agents_video": "long recording",
-    "agents_many": "many agents",
 }
 
 Table = tuple[list[str], list[list[str]]]
