@@ -11,6 +11,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 RUNS = {
     "agents_research": "research agent",
     "agents_screens": "screenshot planner",
+    "agents_screens_clock": "screenshot planner, `--clock`",
     "agents_many": "many agents",
 }
 
