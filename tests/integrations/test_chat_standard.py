@@ -68,6 +68,7 @@ class TestUnit(Subject, ChatModelUnitTests):
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "magic_function": {"input": 3},
+    "greeting_generator": {"answer_style": "pirate"},
     "get_weather": {"location": "San Francisco, CA"},
     "unicode_customer": {"customer_name": "你好 こんにちは", "description": "x"},
 }
