@@ -23,7 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agentkv import Engine
-from examples.agents.beside import MeasuredChat, report, said, threads
+from examples.agents.beside import MeasuredChat, report, said, threads, warm
 
 QUESTIONS = (
     "What is a patch, and what does it correct?",
@@ -135,6 +135,7 @@ def main(
     """A research agent over a folder of documents, beside re-prefill and longest-prefix reuse."""
     threads(threads_)
     with Engine.from_pretrained(model) as engine:
+        warm(engine)
         chat = MeasuredChat(engine=engine, policy=policy, max_tokens=answer_tokens)
         graph = agent(chat, passages(folder), not keep_order)
         config = {"configurable": {"thread_id": "research"}}

@@ -33,7 +33,7 @@ from agentkv.integrations.evictable import RECALL
 from agentkv.integrations.templates import HERMES
 from agentkv.testing.chat import ScriptedChatAgentKV
 from examples.agents import vision
-from examples.agents.beside import MeasuredChat, report, threads
+from examples.agents.beside import MeasuredChat, report, threads, warm
 from examples.agents.desktop import Action, App, BadAction, parse
 from examples.agents.office_tasks import Find, Press, Task, Write, tasks
 
@@ -165,6 +165,7 @@ def main(
     """A screenshot planner, beside re-prefill and longest-prefix reuse of the same prompts."""
     threads(threads_)
     with vision.engine(model) as engine:
+        warm(engine)
         planner = Planner(
             engine=engine,
             policy=policy,

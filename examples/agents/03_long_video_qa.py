@@ -25,7 +25,7 @@ from agentkv.integrations.templates import HERMES
 from agentkv.store.memory import MemoryStore
 from agentkv.vision.adapter import AdapterTower
 from examples.agents import vision
-from examples.agents.beside import MeasuredChat, report, threads
+from examples.agents.beside import MeasuredChat, report, threads, warm
 from examples.agents.clip import Clip, Question
 
 SYSTEM = "You answer questions about a recording. You see some of its frames, in any order."
@@ -101,6 +101,7 @@ def main(
     clip = Clip(seed, seconds)
     store = AgentKVStore(MemoryStore(1 << 26))
     with vision.engine(model) as engine:
+        warm(engine)
         chat = MeasuredChat(engine=engine, policy=policy, max_tokens=answer_tokens, chat_template=HERMES)
         recording = Recording(clip, live)
         watch(chat, recording, store, step)

@@ -24,7 +24,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agentkv.integrations.templates import HERMES
 from examples.agents import vision
-from examples.agents.beside import MeasuredChat, report, said, threads
+from examples.agents.beside import MeasuredChat, report, said, threads, warm
 from examples.agents.desktop import App
 from examples.agents.office_tasks import Task, tasks
 
@@ -103,6 +103,7 @@ def main(
     """Three agents over the same screenshots, beside re-prefill and longest-prefix reuse."""
     threads(threads_)
     with vision.engine(model) as engine:
+        warm(engine)
         chat = MeasuredChat(engine=engine, policy=policy, max_tokens=answer_tokens, chat_template=HERMES)
         app = App(seed)
         task = max(tasks(app), key=lambda task: len(task.solution))

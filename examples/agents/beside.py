@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from agentkv import Window
+from agentkv import Engine, Window
 from agentkv.audit import divergence
 from agentkv.cache import Overlay, Run, WindowKV
 from agentkv.integrations.answering import Request
@@ -234,3 +234,10 @@ def said(message: AIMessage) -> str:
 def threads(number: int | None) -> None:
     if number is not None:
         torch.set_num_threads(number)
+
+
+def warm(engine: Engine) -> None:
+    """Whatever is slow only once, before anything is timed."""
+    with engine.window() as window:
+        window.append("One, two, three.")
+        window.generate("And then?", max_new_tokens=2)
