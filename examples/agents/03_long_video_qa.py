@@ -58,13 +58,13 @@ class Recording:
 
 
 def watch(chat: MeasuredChat, recording: Recording, store: AgentKVStore, step: int) -> None:
-    """Let the clip go by: every full window is looked at, and every frame has a card, what the closed-form
+    """Let the clip go by: every quarter of a window is looked at. A frame has a card, what the closed-form
     encoder reads in it, or what another model says of it."""
     closed_form = isinstance(chat.runtime.tower, AdapterTower)
     for second in range(0, recording.clip.seconds, step):
         recording.shown.append(second)
         card = vision.spelled(chat.runtime, recording.clip.frame(second)) if closed_form else ""
-        if len(recording.shown) % recording.live == 0 or not closed_form:
+        if len(recording.shown) % max(1, recording.live // 4) == 0 or not closed_form:
             looked = chat.invoke(recording.prompt("What is shown last?", []), config=CONFIG).text
             card = card or looked
         store.put(CARDS, str(second), {"text": card})
