@@ -12,6 +12,7 @@ RUNS = {
     "agents_research": "research agent",
     "agents_screens": "screenshot planner",
     "agents_screens_clock": "screenshot planner, `--clock`",
+    "agents_screens_fast": "screenshot planner, `--clock --policy fast`",
     "agents_many": "many agents",
 }
 
