@@ -13,6 +13,7 @@ RUNS = {
     "agents_screens": "screenshot planner",
     "agents_screens_clock": "screenshot planner, `--clock`",
     "agents_screens_fast": "screenshot planner, `--clock --policy fast`",
+    "agents_video": "long recording, 60 s",
     "agents_many": "many agents",
 }
 
