@@ -84,6 +84,11 @@ class Turn:
         return str(self.fields["content"])
 
     @property
+    def marks(self) -> tuple[str, bool, bool]:
+        """What a window is told besides its content: label, pin, order_free."""
+        return self.label, self.pin, self.hints.order_free
+
+    @property
     def kind(self) -> str:
         """What the window calls it."""
         if self.hints.kind or self.hints.order_free:

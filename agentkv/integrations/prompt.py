@@ -71,11 +71,12 @@ class Prompts:
             pieces = tuple(piece for part in parts for piece in self._pieces(part, shown.get(part)))
             preview = turn.text if turn is not None else stretch.text
             made = self._keep(key, Message(pieces, kind, _MARKS.sub("[image]", preview)))
-        if turn is None:
+        if turn is None or (made.label, made.pin, made.order_free) == turn.marks:
             return made
-        marked = replace(made, label=turn.label, pin=turn.pin, order_free=turn.hints.order_free)
+        label, pin, order_free = turn.marks
+        marked = replace(made, label=label, pin=pin, order_free=order_free)
         marked.__dict__["key"] = made.key  # what it says is the same
-        return marked
+        return self._keep(key, marked)
 
     def _pieces(self, part: str, image: bytes | None) -> Iterator[Tokens]:
         if image is not None:
