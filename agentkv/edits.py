@@ -15,7 +15,7 @@ from agentkv_orchestrator.window import WindowGraph
 
 from agentkv import messages, rules
 from agentkv.errors import Busy, ClosedError, InvalidInput, TooLong
-from agentkv.handles import Content, Entry, Handle, Unanswered, words
+from agentkv.handles import Content, Entry, Handle, Unanswered, renumbered, words
 from agentkv.inputs import Ids, tokenise
 from agentkv.media import Media, Tokens
 from agentkv.parts import take_along
@@ -143,15 +143,17 @@ class Edits:
             rules.fits(self.content.tokens + count, self.max_tokens)
             at = self._index(before)
             handle = Handle(self.engine.numbers(1), kind, count, words(messages.preview(parts)))
-            cut = [part for ids, media in pieces for part in self.cut(ids, media, kind)]
-            shown = (self.engine.tokens(chunk.id).media for _, chunk in cut)
-            held = tuple(m for m in shown if m is not None)
-            entry = Entry(handle, tuple(cut), pinned=pin, order_free=order_free, media=held)
+            entry = replace(self.cut(handle, pieces), pinned=pin, order_free=order_free)
             self.content = self.content.with_entry(entry, at)
             return handle
 
-    def cut(self, ids: Ids, media: Media | None, kind: str) -> tuple[tuple[int, Chunk], ...]:
-        """Chunks of a piece of a message, each under a fresh uid: an image is one, text is cut by content."""
+    def cut(self, handle: Handle, pieces: Sequence[Tokens]) -> Entry:
+        """A message of these pieces as chunks under fresh uids: an image is one, text is cut by content."""
+        parts = [part for ids, media in pieces for part in self._cut(ids, media, handle.kind)]
+        images = (self.engine.tokens(chunk.id).media for _, chunk in parts)
+        return Entry(handle, tuple(parts), media=tuple(media for media in images if media is not None))
+
+    def _cut(self, ids: Ids, media: Media | None, kind: str) -> tuple[tuple[int, Chunk], ...]:
         if media is None:
             return self.cut_parts(ids, kind)
         return ((self.engine.numbers(1), self.engine.register(ids, kind, media)),)
@@ -263,9 +265,9 @@ class Edits:
             entry = Entry(new, parts, old.pinned, old.clean, old.order_free)
             content = self.content.with_entry(entry, self._index(handle))
             # The new text has the old one's placements; a recall of the old one asks for others.
-            chunks = [chunk for _, chunk in rules.live(self.content, handle).parts]
-            first = self.engine.numbers(len(chunks))
-            content = content.with_entry(Entry(handle, tuple(enumerate(chunks, first)), old.pinned))
+            was = rules.live(self.content, handle)  # divided since where the texts agree
+            fresh = renumbered(was, self.engine.numbers(len(was.parts)))
+            content = content.with_entry(Entry(handle, fresh, old.pinned))
             self.content = content.without({handle.id})
             return new
 

@@ -68,6 +68,11 @@ class Entry:
         ]
 
 
+def renumbered(entry: Entry, first: int) -> tuple[tuple[int, Chunk], ...]:
+    """The parts of ``entry`` under uids from ``first`` on: placements of its own."""
+    return tuple(enumerate((chunk for _, chunk in entry.parts), first))
+
+
 @dataclass(frozen=True)
 class Content:
     """What a window is asked to hold: live handle ids in order, and every entry that it remembers."""

@@ -13,7 +13,7 @@ from agentkv_orchestrator.match import match
 from agentkv_orchestrator.spans import Span
 
 from agentkv import rules
-from agentkv.handles import Content, Entry, Handle, words
+from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import SINK_TOKENS, Ids
 from agentkv.parts import take_along
 from agentkv.replacing import Parts, divided
@@ -120,6 +120,4 @@ def _losing(content: Content, entries: Sequence[Entry], taken: set[int]) -> Iter
 
 def _anew(window: Edits, old: Entry) -> Entry:
     """The same message under fresh uids: a recall asks for placements of its own."""
-    chunks = [chunk for _, chunk in old.parts]
-    first = window.engine.numbers(len(chunks))
-    return Entry(old.handle, tuple(enumerate(chunks, first)), old.pinned)
+    return Entry(old.handle, renumbered(old, window.engine.numbers(len(old.parts))), old.pinned)

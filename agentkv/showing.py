@@ -17,7 +17,7 @@ import numpy as np
 from agentkv_orchestrator.match import match
 
 from agentkv import rules
-from agentkv.handles import Content, Entry, Handle, words
+from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import Ids
 from agentkv.media import Tokens
 from agentkv.replacing import SHORTEST, replaced
@@ -173,10 +173,7 @@ def _made(window: Edits, message: Message, number: int, old: Entry | None) -> En
     if old is not None:
         standing = rules.live(window.content, old.handle)  # an earlier edit may have divided it
         return _marked(Entry(handle, replaced(window, standing, _joined(message))), message)
-    parts = [part for ids, media in message.pieces for part in window.cut(ids, media, message.kind)]
-    images = (window.engine.tokens(chunk.id).media for _, chunk in parts)
-    held = tuple(media for media in images if media is not None)
-    return _marked(Entry(handle, tuple(parts), media=held), message)
+    return _marked(window.cut(handle, message.pieces), message)
 
 
 def _leaving(window: Edits, entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -188,23 +185,15 @@ def _leaving(window: Edits, entries: Sequence[Entry]) -> Iterator[Entry]:
         if entry.handle.id in kept:
             continue
         if any(uid in taken for uid, _ in entry.parts):
-            first = window.engine.numbers(len(entry.parts))
-            parts = tuple((first + i, chunk) for i, (_, chunk) in enumerate(entry.parts))
-            yield replace(entry, pinned=False, parts=parts)
+            fresh = renumbered(entry, window.engine.numbers(len(entry.parts)))
+            yield replace(entry, pinned=False, parts=fresh)
         elif entry.pinned:
             yield replace(entry, pinned=False)
 
 
 def _said(window: Edits, entry: Entry) -> str:
     chunks = window.engine.chunks
-    runs = list[tuple[Ids, bytes]]()
-    for _, chunk in entry.parts:
-        ids, digest = chunks.ids(chunk.id), chunks.modality(chunk.id)
-        if runs and not digest and not runs[-1][1]:
-            runs[-1] = (np.concatenate([runs[-1][0], ids]), b"")
-        else:
-            runs.append((ids, digest))
-    return _key(runs)
+    return _key((chunks.ids(chunk.id), chunks.modality(chunk.id)) for _, chunk in entry.parts)
 
 
 def _key(pieces: Iterable[tuple[Ids, bytes]]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING
 
 from agentkv_orchestrator.errors import WindowError
@@ -12,7 +11,7 @@ from agentkv_orchestrator.history import History, Revision
 from agentkv_orchestrator.plan import Plan
 
 from agentkv.errors import InvalidInput
-from agentkv.handles import Content, Entry, Handle
+from agentkv.handles import Content, Entry, Handle, renumbered
 
 if TYPE_CHECKING:
     from agentkv.window import Window
@@ -68,9 +67,8 @@ def restored(window: Window, entries: Entries) -> Content:
     taken = {uid for e in entries for uid, _ in e.parts}
     for handle_id, entry in known.items():
         if handle_id not in live and any(uid in taken for uid, _ in entry.parts):
-            uids = count(window.engine.numbers(len(entry.parts)))
-            parts = tuple((uid, chunk) for uid, (_, chunk) in zip(uids, entry.parts, strict=False))
-            known[handle_id] = replace(entry, parts=parts)
+            fresh = renumbered(entry, window.engine.numbers(len(entry.parts)))
+            known[handle_id] = replace(entry, parts=fresh)
     return Content(tuple(e.handle.id for e in entries), tuple(known.items()))
 
 

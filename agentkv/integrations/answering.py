@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentkv_orchestrator.plan import Mending, Plan, Prefill
+from agentkv_orchestrator.plan import Plan, Prefill
 from agentkv_orchestrator.policy import Policy
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
@@ -193,7 +193,7 @@ def usage(window: Window, known: set[int]) -> UsageMetadata:
     counts = plan.tokens()
     formed = sum(op.tokens for op in plan.ops if isinstance(op, Prefill))
     again = sum(op.tokens for op in plan.ops if isinstance(op, Prefill) and op.uid in known)
-    again += sum(op.rows for op in plan.ops if isinstance(op, Mending))
+    again += counts["recomputed"] - formed  # rows of repairs
     details: dict[str, int] = {
         "cache_read": counts["reused"] + counts["rotated"],
         "cache_creation": formed,

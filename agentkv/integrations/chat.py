@@ -229,7 +229,7 @@ class ChatAgentKV(Called):
         defaults = {
             name: getattr(self, name) for name in ("policy", "temperature", "top_p", "seed", "max_tokens")
         }
-        return Request.of(messages, stop or self.stop or [], {**defaults, **options})
+        return Request.of(messages, stop or self.stop or [], {**defaults, **caller(), **options})
 
     def _generate(
         self,
@@ -238,7 +238,7 @@ class ChatAgentKV(Called):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, {**caller(), **kwargs})
+        request = self._request(messages, stop, kwargs)
         return _whole(list(self._answer(request)))
 
     def _stream(
@@ -248,7 +248,7 @@ class ChatAgentKV(Called):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, {**caller(), **kwargs})
+        request = self._request(messages, stop, kwargs)
         for chunk in self._answer(request):
             if run_manager is not None:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -261,8 +261,7 @@ class ChatAgentKV(Called):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        options = {**caller(), **kwargs}
-        return _whole([chunk async for chunk in self._astream(messages, stop, **options)])
+        return _whole([chunk async for chunk in self._astream(messages, stop, **kwargs)])
 
     async def _astream(
         self,
@@ -271,7 +270,7 @@ class ChatAgentKV(Called):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        request = self._request(messages, stop, {**caller(), **kwargs})
+        request = self._request(messages, stop, kwargs)
         run, worker = asyncio.get_running_loop().run_in_executor, self.runtime.worker
         pieces = self._answer(request)
         try:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import uuid4
 
 from agentkv_orchestrator.policy import Policy
@@ -59,6 +60,14 @@ class Lease:
     @property
     def window(self) -> Window:
         return self.seat.window
+
+
+class Told(NamedTuple):
+    """A window that a list goes on from, itself or a fork of it, and why."""
+
+    seat: Seat
+    fork: bool
+    how: str
 
 
 class Threads:
@@ -144,8 +153,8 @@ class Threads:
         last = handles[-1] if handles else ""
         with self._lock:
             told = self._told(thread, last) or self._alike(thread, owner, messages)
-            seat, how = told if told is not None else (None, "opened")
-            if seat is not None and not how.startswith("forked"):
+            seat, fork, how = told if told is not None else (None, False, "opened")
+            if seat is not None and not fork:
                 seat.taken = True
                 self._seats.move_to_end(id(seat))
                 return Lease(seat, how)
@@ -163,16 +172,16 @@ class Threads:
             self._seats[id(fresh)] = fresh
         return Lease(fresh, how)
 
-    def _told(self, thread: str, last: str) -> tuple[Seat, str] | None:
+    def _told(self, thread: str, last: str) -> Told | None:
         """The window that wrote the last answer of the list: itself where nothing came since, else a fork."""
         for seat in self._of(thread):
             if last and seat.head == last:
-                return seat, "forked: the window is in use" if seat.taken else "went on"
+                return Told(seat, seat.taken, "forked: the window is in use" if seat.taken else "went on")
             if last in seat.passed:
-                return seat, "forked: the window went on since"
+                return Told(seat, True, "forked: the window went on since")
         return None
 
-    def _alike(self, thread: str, owner: str, messages: Sequence[Message]) -> tuple[Seat, str] | None:
+    def _alike(self, thread: str, owner: str, messages: Sequence[Message]) -> Told | None:
         """For a list without a known handle: the caller's own window where little of that would leave, or a
         fork of one that holds most of the list, whoever's it is."""
         common = {id(seat): overlap(seat.window, messages) for seat in self._of(thread)}
@@ -180,10 +189,10 @@ class Threads:
         for seat in seats:
             own = seat.owner == owner and not seat.taken
             if own and common[id(seat)] >= max(1, MOST * len(seat.window)):
-                return seat, "went on: most of it is in the list"
+                return Told(seat, False, "went on: most of it is in the list")
         wanted = max(1, MOST * sum(message.tokens for message in messages))
         if seats and common[id(seats[0])] >= wanted:
-            return seats[0], "forked: most of the list is in it"
+            return Told(seats[0], True, "forked: most of the list is in it")
         return None
 
     def _give_back(self, seat: Seat) -> None:
