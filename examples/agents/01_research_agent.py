@@ -23,7 +23,17 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agentkv import Engine
-from examples.agents.beside import MeasuredChat, report, said, threads, warm
+from examples.agents.beside import (
+    JsonOption,
+    MeasuredChat,
+    PlotOption,
+    PolicyOption,
+    ThreadsOption,
+    report,
+    said,
+    threads,
+    warm,
+)
 
 QUESTIONS = (
     "What is a patch, and what does it correct?",
@@ -122,15 +132,15 @@ def main(
     ).parents[2]
     / "docs",
     model: Annotated[str | None, typer.Option(help="A model directory or hub id.")] = None,
-    policy: Annotated[str, typer.Option(help="exact, balanced or fast.")] = "balanced",
+    policy: PolicyOption = "balanced",
     keep_order: Annotated[
         bool, typer.Option(help="Passages stand best first, not where they cost least.")
     ] = False,
     turns: Annotated[int, typer.Option(min=1, max=len(QUESTIONS))] = len(QUESTIONS),
     answer_tokens: Annotated[int, typer.Option(min=1)] = 24,
-    threads_: Annotated[int | None, typer.Option("--threads", min=1)] = None,
-    json_path: Annotated[Path | None, typer.Option("--json")] = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot")] = None,
+    threads_: ThreadsOption = None,
+    json_path: JsonOption = None,
+    plot_path: PlotOption = None,
 ) -> None:
     """A research agent over a folder of documents, beside re-prefill and longest-prefix reuse."""
     threads(threads_)

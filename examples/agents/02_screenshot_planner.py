@@ -10,8 +10,6 @@ vision-language model that agentkv loads.
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import re
 import sys
@@ -33,7 +31,18 @@ from agentkv.integrations.evictable import RECALL
 from agentkv.integrations.templates import HERMES
 from agentkv.testing.chat import ScriptedChatAgentKV
 from examples.agents import vision
-from examples.agents.beside import MeasuredChat, report, threads, warm
+from examples.agents.beside import (
+    EyesOption,
+    JsonOption,
+    MeasuredChat,
+    PlotOption,
+    PolicyOption,
+    ThreadsOption,
+    image,
+    report,
+    threads,
+    warm,
+)
 from examples.agents.desktop import Action, App, BadAction, parse
 from examples.agents.office_tasks import Find, Press, Task, Write, tasks
 
@@ -61,11 +70,10 @@ class Desk:
     def act(self, action: Action) -> list[dict[str, Any]]:
         """Do it, and show what came of it."""
         self.app.do(action)
-        file = io.BytesIO()
-        self.app.screenshot().save(file, "PNG")
-        data = self.last = base64.b64encode(file.getvalue()).decode()
-        self.numbers.setdefault(data, len(self.numbers) + 1)
-        return [{"type": "image", "base64": data, "mime_type": "image/png"}]
+        block = image(self.app.screenshot())
+        self.last = block["base64"]
+        self.numbers.setdefault(self.last, len(self.numbers) + 1)
+        return [block]
 
     def tools(self) -> list[Any]:
         @tool
@@ -148,19 +156,16 @@ def work(planner: Planner, app: App, task: Task, keep: int, clock: bool) -> bool
 
 
 def main(
-    model: Annotated[
-        str | None,
-        typer.Option(help='"tiny" (no download, reads little), or a vision-language model; see vision.py.'),
-    ] = None,
-    policy: Annotated[str, typer.Option(help="exact, balanced or fast.")] = "balanced",
+    model: EyesOption = None,
+    policy: PolicyOption = "balanced",
     keep: Annotated[int, typer.Option(min=1, help="Screenshots that stay.")] = 3,
     clock: Annotated[bool, typer.Option("--clock", help="The system message tells the time of day.")] = False,
     count: Annotated[int, typer.Option("--tasks", min=1, max=8)] = 2,
     seed: int = 3,
     answer_tokens: Annotated[int, typer.Option(min=48, help="A click takes about 40.")] = 64,
-    threads_: Annotated[int | None, typer.Option("--threads", min=1)] = None,
-    json_path: Annotated[Path | None, typer.Option("--json")] = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot")] = None,
+    threads_: ThreadsOption = None,
+    json_path: JsonOption = None,
+    plot_path: PlotOption = None,
 ) -> None:
     """A screenshot planner, beside re-prefill and longest-prefix reuse of the same prompts."""
     threads(threads_)

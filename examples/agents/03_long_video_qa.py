@@ -9,8 +9,6 @@ encoded once: what comes back is its KV, or its stored features.
 
 from __future__ import annotations
 
-import base64
-import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +23,18 @@ from agentkv.integrations.templates import HERMES
 from agentkv.store.memory import MemoryStore
 from agentkv.vision.adapter import AdapterTower
 from examples.agents import vision
-from examples.agents.beside import MeasuredChat, report, threads, warm
+from examples.agents.beside import (
+    EyesOption,
+    JsonOption,
+    MeasuredChat,
+    PlotOption,
+    PolicyOption,
+    ThreadsOption,
+    image,
+    report,
+    threads,
+    warm,
+)
 from examples.agents.clip import Clip, Question
 
 SYSTEM = "You answer questions about a recording. You see some of its frames, in any order."
@@ -40,15 +49,8 @@ class Recording:
 
     def message(self, second: int) -> HumanMessage:
         """One frame. Its place among its neighbours says nothing: the clock in it does."""
-        file = io.BytesIO()
-        self.clip.frame(second).save(file, "PNG")
-        block = {
-            "type": "image",
-            "base64": base64.b64encode(file.getvalue()).decode(),
-            "mime_type": "image/png",
-        }
         hints = {"agentkv": {"kind": "frame", "order_free": True}}
-        return HumanMessage([block], id=f"second {second}", additional_kwargs=hints)
+        return HumanMessage([image(self.clip.frame(second))], id=f"second {second}", additional_kwargs=hints)
 
     def prompt(self, question: str, recalled: list[int]) -> list[BaseMessage]:
         seconds = dict.fromkeys([*self.shown[-self.live :], *recalled])
@@ -80,11 +82,8 @@ def ask(chat: MeasuredChat, recording: Recording, store: AgentKVStore, question:
 
 
 def main(
-    model: Annotated[
-        str | None,
-        typer.Option(help='"tiny" (no download, reads little), or a vision-language model; see vision.py.'),
-    ] = None,
-    policy: Annotated[str, typer.Option(help="exact, balanced or fast.")] = "balanced",
+    model: EyesOption = None,
+    policy: PolicyOption = "balanced",
     seconds: Annotated[int, typer.Option(min=60)] = 120,
     step: Annotated[int, typer.Option(min=1, help="Seconds from one frame to the next.")] = 1,
     live: Annotated[int, typer.Option(min=1, help="Frames that stay in the window.")] = 24,
@@ -92,9 +91,9 @@ def main(
     seed: int = 1,
     questions: Annotated[int, typer.Option(min=1)] = 8,
     answer_tokens: Annotated[int, typer.Option(min=1)] = 16,
-    threads_: Annotated[int | None, typer.Option("--threads", min=1)] = None,
-    json_path: Annotated[Path | None, typer.Option("--json")] = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot")] = None,
+    threads_: ThreadsOption = None,
+    json_path: JsonOption = None,
+    plot_path: PlotOption = None,
 ) -> None:
     """Questions about a long recording, beside re-prefill and longest-prefix reuse of the same prompts."""
     threads(threads_)

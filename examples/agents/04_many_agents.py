@@ -9,8 +9,6 @@ window computes it, the others are forked from that one, and turn or mend what t
 
 from __future__ import annotations
 
-import base64
-import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +22,19 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agentkv.integrations.templates import HERMES
 from examples.agents import vision
-from examples.agents.beside import MeasuredChat, report, said, threads, warm
+from examples.agents.beside import (
+    EyesOption,
+    JsonOption,
+    MeasuredChat,
+    PlotOption,
+    PolicyOption,
+    ThreadsOption,
+    image,
+    report,
+    said,
+    threads,
+    warm,
+)
 from examples.agents.desktop import App
 from examples.agents.office_tasks import Task, tasks
 
@@ -69,36 +79,27 @@ def _node(chat: MeasuredChat, name: str) -> Any:
     return node
 
 
-def shot(app: App) -> HumanMessage:
-    file = io.BytesIO()
-    app.screenshot().save(file, "PNG")
-    data = base64.b64encode(file.getvalue()).decode()
-    return HumanMessage([{"type": "image", "base64": data, "mime_type": "image/png"}])
-
-
 def work(graph: Any, app: App, task: Task, steps: int) -> None:
     """The way to the task, a screenshot and a word of each agent at every step."""
     config: Any = {"configurable": {"thread_id": task.instruction}}
     inbox = "\n".join(f"{mail.sender} wrote: {' '.join(mail.body)}" for mail in app.office.mails)
     for action in task.solution[:steps]:
-        state = graph.invoke({"messages": [shot(app)], "task": task.instruction, "inbox": inbox}, config)
+        shot = HumanMessage([image(app.screenshot())])
+        state = graph.invoke({"messages": [shot], "task": task.instruction, "inbox": inbox}, config)
         for message in state["messages"][-len(ROLES) :]:
             print(f"  {message.name}: {said(message)}")
         app.do(action)
 
 
 def main(
-    model: Annotated[
-        str | None,
-        typer.Option(help='"tiny" (no download, reads little), or a vision-language model; see vision.py.'),
-    ] = None,
-    policy: Annotated[str, typer.Option(help="exact, balanced or fast.")] = "balanced",
+    model: EyesOption = None,
+    policy: PolicyOption = "balanced",
     steps: Annotated[int, typer.Option(min=1)] = 5,
     seed: int = 3,
     answer_tokens: Annotated[int, typer.Option(min=1)] = 12,
-    threads_: Annotated[int | None, typer.Option("--threads", min=1)] = None,
-    json_path: Annotated[Path | None, typer.Option("--json")] = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot")] = None,
+    threads_: ThreadsOption = None,
+    json_path: JsonOption = None,
+    plot_path: PlotOption = None,
 ) -> None:
     """Three agents over the same screenshots, beside re-prefill and longest-prefix reuse."""
     threads(threads_)

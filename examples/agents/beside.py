@@ -8,18 +8,22 @@ tokens of the prompt, pictures included, is counted for all three, as all three 
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
+from PIL import Image
 from pydantic import PrivateAttr
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +34,15 @@ from agentkv.audit import divergence
 from agentkv.cache import Overlay, Run, WindowKV
 from agentkv.integrations.answering import Request
 from agentkv.integrations.chat import ChatAgentKV
+
+PolicyOption = Annotated[str, typer.Option(help="exact, balanced or fast.")]
+EyesOption = Annotated[
+    str | None,
+    typer.Option(help='"tiny" (no download, reads little), or a vision-language model; see vision.py.'),
+]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1)]
+JsonOption = Annotated[Path | None, typer.Option("--json")]
+PlotOption = Annotated[Path | None, typer.Option("--plot")]
 
 Prompt = list[tuple[int, bytes]]
 """Tokens, each with the digest of the image that it stands for."""
@@ -76,6 +89,7 @@ class MeasuredChat(ChatAgentKV):
         window = self.window_of(last)
         assert window is not None
         assert window.last_answer is not None
+        assert window.last_plan is not None
         assert last.usage_metadata is not None
         entry = window.content.get(window.last_answer.id)
         assert entry is not None
@@ -96,7 +110,7 @@ class MeasuredChat(ChatAgentKV):
         tokens = sum(len(run.ids) for run in runs) + head
         told = last.response_metadata["agentkv"]
         ms = (told["ttft_ms"], told["prompt_ms"] + prefix_ms, told["prompt_ms"] + whole_ms)
-        computed = (usage["cache_creation"] + _mended(window), tokens - prefix, tokens)
+        computed = (window.last_plan.tokens()["recomputed"], tokens - prefix, tokens)
         return Turn(
             tokens=tokens,
             said=window.timing.tokens,
@@ -164,11 +178,6 @@ def _behind(runs: Sequence[Run], first: int) -> Iterator[Run]:
             yield Run(first, run.ids[first - run.row :], run.first + first - run.row)
 
 
-def _mended(window: Window) -> int:
-    assert window.last_plan is not None
-    return sum(getattr(op, "rows", 0) for op in window.last_plan.ops)
-
-
 def report(turns: Sequence[Turn], title: str, json_path: Path | None, plot_path: Path | None) -> None:
     """Print the table, and write numbers and picture where they are wanted."""
     table = Table("", "time to first token, all turns", "tokens computed", "KL", "agreement", title=title)
@@ -224,6 +233,14 @@ def _share(turn: Turn, name: str) -> int:
         "patched": usage["agentkv_patched"],
         "computed": usage["cache_creation"],
     }[name]
+
+
+def image(picture: Image.Image) -> dict[str, Any]:
+    """A block of a message that shows it."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"type": "image", "base64": data, "mime_type": "image/png"}
 
 
 def said(message: AIMessage) -> str:
