@@ -19,12 +19,12 @@ from rich.table import Table
 
 from agentkv import Engine
 from agentkv.calibrate import hardware
-from bench.ops import cutting, kernels, planning
+from bench.ops import chat, cutting, kernels, planning
 from bench.serve import edits, forward, images, memory
 
 RESULTS = Path(__file__).parent / "results"
 WINDOWS = (512, 1024, 2048, 4096)
-PARTS = ("kernels", "planning", "forward", "memory", "edits", "images")
+PARTS = ("kernels", "planning", "chat", "forward", "memory", "edits", "images")
 
 
 def _save(console: Console, name: str, rows: list[dict[str, Any]], directory: Path) -> bool:
@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             *cutting.measure(rounds, threads),
         ],
         "planning": lambda: planning.measure(rounds, hardware()),
+        "chat": lambda: chat.measure(engine, rounds, threads, hardware()),
         "forward": lambda: forward.measure(engine, size, rounds, threads),
         "images": lambda: images.measure(size, rounds, threads),
         "memory": lambda: memory.measure(size, threads),

@@ -6,8 +6,8 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from langchain_core.messages import (
     AIMessage,
@@ -45,23 +45,22 @@ class Hints(BaseModel):
     order_free: bool = False
 
     @classmethod
-    def of(cls, message: BaseMessage, where: str) -> Hints:
+    def of(cls, message: BaseMessage) -> Hints:
         given = message.additional_kwargs.get("agentkv")
         if given is None:
             return _NO_HINTS
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise _unsupported(
-                f"{where} with additional_kwargs['agentkv']={given!r}", "order_free (a bool), kind (a word)"
+            raise _Refused(
+                f"additional_kwargs['agentkv']={given!r}", "order_free (a bool), kind (a word)"
             ) from error
 
 
 _NO_HINTS = Hints()
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One message as the template takes it.
 
     fields: role, content and what else there is. images: encoded pictures, in the order of their marks in the
@@ -104,50 +103,78 @@ def mark(number: int) -> str:
 def turns_of(messages: Sequence[BaseMessage]) -> list[Turn]:
     """Messages for the template, images numbered through. Raises UnsupportedMessage, which says what block
     of what message it was."""
-    found, images = list[Turn](), 0
+    found: list[Turn] = []
+    images = 0
     for place, message in enumerate(messages):
-        turn = _turn(message, place, images)
+        try:
+            turn = _turn(message, images)
+        except _Refused as refused:
+            raise UnsupportedMessage(
+                got=f"message {place} ({message.type}) with {refused.got}",
+                expected=refused.expected,
+                do="convert or drop it before the model is called",
+            ) from refused
         images += len(turn.images)
         found.append(turn)
     return found
 
 
-def _turn(message: BaseMessage, place: int, images: int) -> Turn:
-    where = f"message {place} ({message.type})"
-    text, pictures, pin = list[str](), list[bytes](), False
-    blocks = [message.content] if isinstance(message.content, str) else message.content
-    for block in blocks:
+class _Refused(Exception):
+    """Something in a message that cannot be shown."""
+
+    def __init__(self, got: str, expected: str) -> None:
+        super().__init__(got)
+        self.got, self.expected = got, expected
+
+
+def _turn(message: BaseMessage, images: int) -> Turn:
+    content, pin = message.content, "cache_control" in message.additional_kwargs
+    text: list[str] = []
+    pictures: list[bytes] = []
+    for block in (content,) if isinstance(content, str) else content:
         if isinstance(block, dict):
             pin = pin or "cache_control" in block
-        found = _block(block, where)
+        found = _block(block)
         if isinstance(found, bytes):
             text.append(mark(images + len(pictures)))
             pictures.append(found)
         else:
             if _MARK[0] in found:
-                raise _unsupported(f"{where} with the private-use character U+E0F0", "text without it")
+                raise _Refused("the private-use character U+E0F0", "text without it")
             text.append(found)
-    pin = pin or "cache_control" in message.additional_kwargs
-    fields = {"role": _role(message, where), "content": "".join(text), **_more(message)}
-    return Turn(fields, tuple(pictures), message.id or "", pin, Hints.of(message, where))
+    fields = _fields(message, "".join(text))
+    return Turn(fields, tuple(pictures), message.id or "", pin, Hints.of(message))
 
 
-def _role(message: BaseMessage, where: str) -> str:
-    if isinstance(message, ChatMessage):
-        return message.role
-    for kind, role in _ROLES:
-        if isinstance(message, kind):
-            return role
-    raise _unsupported(f"{where}, a {type(message).__name__}", "a system, human, ai, tool or chat message")
+class _Kind(NamedTuple):
+    """What messages of a class have. role: None where each says its own."""
+
+    role: str | None
+    answers: bool
+    calls: bool
 
 
-def _more(message: BaseMessage) -> dict[str, Any]:
-    """Calls of an answer, and what a tool's answer belongs to."""
-    more: dict[str, Any] = {"name": message.name} if message.name else {}
-    if isinstance(message, ToolMessage):
-        more["tool_call_id"] = message.tool_call_id
-    if isinstance(message, AIMessage) and message.tool_calls:
-        more["tool_calls"] = [
+@cache
+def _kind(kind: type[BaseMessage]) -> _Kind | None:
+    """None for a class that nothing is known of."""
+    if issubclass(kind, ChatMessage):
+        return _Kind(None, False, False)
+    role = next((role for base, role in _ROLES if issubclass(kind, base)), None)
+    return _Kind(role, issubclass(kind, ToolMessage), issubclass(kind, AIMessage)) if role else None
+
+
+def _fields(message: Any, content: str) -> dict[str, Any]:
+    """Role and content, an answer's calls, and what a tool's answer belongs to."""
+    kind = _kind(message.__class__)
+    if kind is None:
+        raise _Refused(f"the class {type(message).__name__}", "a system, human, ai, tool or chat message")
+    fields: dict[str, Any] = {"role": kind.role or message.role, "content": content}
+    if message.name:
+        fields["name"] = message.name
+    if kind.answers:
+        fields["tool_call_id"] = message.tool_call_id
+    elif kind.calls and message.tool_calls:
+        fields["tool_calls"] = [
             {
                 "type": "function",
                 "id": call["id"] or "",
@@ -155,10 +182,10 @@ def _more(message: BaseMessage) -> dict[str, Any]:
             }
             for call in message.tool_calls
         ]
-    return more
+    return fields
 
 
-def _block(block: str | Mapping[str, Any], where: str) -> str | bytes:
+def _block(block: str | Mapping[str, Any]) -> str | bytes:
     """Text, or an encoded image. "" for what a prompt does not show."""
     if isinstance(block, str):
         return block
@@ -170,11 +197,11 @@ def _block(block: str | Mapping[str, Any], where: str) -> str | bytes:
     if kind == "json":
         return json.dumps(block["json"], ensure_ascii=False)
     if kind in ("image", "image_url"):
-        return _image(block, where)
-    raise _unsupported(f"{where} with a block of type {kind!r}", "text and image blocks")
+        return _image(block)
+    raise _Refused(f"a block of type {kind!r}", "text and image blocks")
 
 
-def _image(block: Mapping[str, Any], where: str) -> bytes:
+def _image(block: Mapping[str, Any]) -> bytes:
     """Bytes of an image block in LangChain's, OpenAI's or Anthropic's form."""
     source = block.get("source")
     data = block.get("base64") or block.get("data")
@@ -189,14 +216,8 @@ def _image(block: Mapping[str, Any], where: str) -> bytes:
         data = url.partition(";base64,")[2]
     if not isinstance(data, str | bytes) or not data:
         shown = f"the URL {str(url)[:60]!r}" if url else f"the keys {sorted(block)}"
-        raise _unsupported(
-            f"{where} with an image block that has {shown}", "base64 data, or a data: URL with base64"
-        )
+        raise _Refused(f"an image block that has {shown}", "base64 data, or a data: URL with base64")
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _unsupported(f"{where} with an image that is no base64 ({error})", "base64 data") from error
-
-
-def _unsupported(got: str, expected: str) -> UnsupportedMessage:
-    return UnsupportedMessage(got=got, expected=expected, do="convert or drop it before the model is called")
+        raise _Refused(f"an image that is no base64 ({error})", "base64 data") from error

@@ -57,11 +57,12 @@ class Prompts:
     def _message(self, stretch: Stretch, turns: Sequence[Turn], images: Sequence[bytes]) -> Message:
         turn = turns[stretch.turn] if stretch.turn is not None else None
         kind = turn.kind if turn is not None else "system"
-        parts, shown = [stretch.text], dict[str, bytes]()
+        parts, names = [stretch.text], [stretch.text]
+        shown: dict[str, bytes] = {}
         if images:
             parts = [part for part in _MARKS.split(stretch.text) if part]
             shown = {part: images[int(part[1:-1])] for part in parts if _MARKS.fullmatch(part)}
-        names = (_name(shown[part]) if part in shown else part for part in parts)
+            names = [_name(shown[part]) if part in shown else part for part in parts]
         key = (kind, *names)
         with self._lock:
             made = self._made.get(key)

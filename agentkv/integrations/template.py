@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from agentkv.errors import UnsupportedMessage
 from agentkv.inputs import Marks
@@ -23,9 +25,10 @@ _FIRST, _ANSWER, _NEXT = "agentkvfirst", "agentkvanswer", "agentkvnext"
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 """Text that JSON writes as it is."""
 
+_QUOTED, _QUOTED_IN_ASCII = json.JSONEncoder(ensure_ascii=False).encode, json.JSONEncoder().encode
 
-@dataclass(frozen=True)
-class Stretch:
+
+class Stretch(NamedTuple):
     """Part of a rendered prompt. turn: index of the message that it belongs to; None for what stands in front
     of all messages, such as a tool's schema."""
 
@@ -54,13 +57,7 @@ class ChatTemplate:
     ) -> str:
         """What the template writes. answer: with what opens an answer. Raises UnsupportedMessage."""
         try:
-            return self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=list(tools) or None,
-                chat_template=self.source,
-                add_generation_prompt=answer,
-                tokenize=False,
-            )
+            return self._written([dict(message) for message in messages], list(tools) or None, answer)
         except Exception as error:  # a jinja template raises what it likes
             raise UnsupportedMessage(
                 got=f"messages that the chat template refuses ({error})",
@@ -68,6 +65,26 @@ class ChatTemplate:
                 do="merge neighbours of one role (langchain_core.messages.merge_message_runs), or pass "
                 "another chat_template",
             ) from error
+
+    def _written(self, messages: list[dict[str, Any]], tools: list[Any] | None, answer: bool) -> str:
+        if type(self.tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template:
+            # The same without looking for message objects in what are dicts, which takes as long again.
+            rendered, _ = render_jinja_template(
+                conversations=[messages],
+                tools=tools,
+                chat_template=self.tokenizer.get_chat_template(self.source, tools),
+                add_generation_prompt=answer,
+                **self.tokenizer.special_tokens_map,
+            )
+            return str(rendered[0])
+        text: str = self.tokenizer.apply_chat_template(
+            messages,
+            tools=tools,
+            chat_template=self.source,
+            add_generation_prompt=answer,
+            tokenize=False,
+        )
+        return text
 
     @cached_property
     def marks(self) -> Marks:
@@ -79,19 +96,19 @@ class ChatTemplate:
         return Marks(head, said.rpartition(_ANSWER)[2])
 
     @cached_property
-    def openers(self) -> re.Pattern[str] | None:
-        """Special tokens that open a message; None where messages are told apart by something else."""
+    def openers(self) -> tuple[str, ...]:
+        """Special tokens that open a message; none where messages are told apart by something else."""
         user, answer = {"role": "user", "content": _FIRST}, {"role": "assistant", "content": _ANSWER}
         text = self.text([user, answer, {"role": "user", "content": _NEXT}])
         last = text.rpartition(_NEXT)[0].rpartition(_ANSWER)[2].removeprefix(self.marks.tail)
         special = sorted(map(str, self.tokenizer.get_added_vocab()), key=len, reverse=True)
         if not special:
-            return None
+            return ()
         any_special = re.compile("|".join(map(re.escape, special)))
         heads = [last, self.marks.head, text.partition(_FIRST)[0][-len(last) :] if last else ""]
         found = {match.group() for head in heads if (match := any_special.search(head))}
         found -= {self.tokenizer.bos_token} if len(found) > 1 else set()
-        return re.compile("|".join(map(re.escape, sorted(found)))) if found else None
+        return tuple(sorted(found))
 
     def stretches(self, turns: Sequence[Turn], tools: Sequence[Any], answer: bool) -> list[Stretch]:
         """The rendered prompt, cut where messages and tool schemas begin; joined they are the prompt but for
@@ -126,21 +143,23 @@ class ChatTemplate:
 
     def _opening(self, text: str, first: int, last: int) -> int:
         """Where the head of a message begins whose content begins at ``last``, behind ``first``."""
-        if self.openers is None:
+        start = max((text.rfind(opener, first, last) for opener in self.openers), default=-1)
+        if start < 0:
             return last if first else 0
-        starts = [match.start() for match in self.openers.finditer(text, first, last)]
-        if not starts:
-            return last if first else 0
-        return starts[-1] if first or len(starts) > 1 else 0  # BOS belongs to the first message
+        alone = not first and all(text.find(opener, 0, start) < 0 for opener in self.openers)
+        return 0 if alone else start  # BOS belongs to the first message
 
 
 def _found(text: str, turn: Turn, place: int, number: int) -> tuple[int, int]:
     """The first place behind ``place`` where a message's content stands; an empty range for one that shows
     none. Taking the first one finds all messages wherever there is a way to find all."""
-    starts = ((text.find(needle, place), needle) for needle in _needles(turn))
-    start, needle = min(((start, needle) for start, needle in starts if start >= 0), default=(-1, ""))
+    start, size = -1, 0
+    for needle in _needles(turn):
+        found = text.find(needle, place, start + len(needle) if start >= 0 else None)
+        if found >= 0 and (start < 0 or found < start):
+            start, size = found, len(needle)
     if start >= 0:
-        return start, start + len(needle)
+        return start, start + size
     calls = turn.fields.get("tool_calls")
     if calls or (turn.text.strip() and turn.role != "assistant"):  # templates drop earlier reasoning
         raise UnsupportedMessage(
@@ -151,17 +170,14 @@ def _found(text: str, turn: Turn, place: int, number: int) -> tuple[int, int]:
     return place, place
 
 
-def _needles(turn: Turn) -> Iterator[str]:
+def _needles(turn: Turn) -> Sequence[str]:
     """What a template may have made of a message: its text, as it is or quoted, or the tool it calls."""
     content = turn.text.strip()
-    if content:
-        yield content
-        if not _PLAIN.fullmatch(content):
-            yield json.dumps(content, ensure_ascii=False)[1:-1]
-            yield json.dumps(content)[1:-1]
-    else:
-        for call in turn.fields.get("tool_calls", ())[:1]:
-            yield call["function"]["name"]
+    if not content:
+        return [call["function"]["name"] for call in turn.fields.get("tool_calls", ())[:1]]
+    if _PLAIN.fullmatch(content):
+        return [content]
+    return [content, _QUOTED(content)[1:-1], _QUOTED_IN_ASCII(content)[1:-1]]
 
 
 def _require_tools(text: str, tools: Sequence[Any]) -> None:

@@ -106,7 +106,13 @@ def test_stretches_are_the_prompt(embedded: LoadedModel, source: str | None, too
     messages = [*TALK[:2], *CALL, *TALK[2:]] if tools else TALK
     turns = turns_of(messages)
     found = template.stretches(turns, tools, answer=True)
-    whole = template.text([turn.fields for turn in turns], tools, answer=True)
+    whole = embedded.tokenizer.apply_chat_template(
+        [dict(turn.fields) for turn in turns],
+        tools=tools or None,
+        chat_template=source,
+        add_generation_prompt=True,
+        tokenize=False,
+    )
     assert "".join(stretch.text for stretch in found) + template.marks.head == whole
     assert [s.turn for s in found if s.turn is not None] == list(range(len(messages)))
     for stretch in found:
@@ -114,6 +120,15 @@ def test_stretches_are_the_prompt(embedded: LoadedModel, source: str | None, too
             assert "hi" in stretch.text
     schemas = [s.text.strip() for s in found if s.turn is None and s.text.startswith("{")]
     assert [json.loads(text) for text in schemas] == tools
+
+
+def test_a_tokenizer_that_writes_prompts_its_own_way_is_asked(embedded: LoadedModel) -> None:
+    class Own(type(embedded.tokenizer)):  # type: ignore[misc]
+        def apply_chat_template(self, conversation: Any, **_: Any) -> str:
+            return "".join(f"[{m['role']}] {m['content']}\n" for m in conversation)
+
+    own = Own.from_pretrained(embedded.tokenizer.name_or_path)
+    assert ChatTemplate(own).text([{"role": "user", "content": "hi"}]) == "[user] hi\n"
 
 
 def test_dropped_reasoning_is_no_loss_of_a_message(embedded: LoadedModel) -> None:
