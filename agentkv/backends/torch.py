@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from agentkv_kernels.registry import pick
+from agentkv_kernels.rotate.torch import prepare
 from torch import Tensor
 
 from agentkv.attention import watched
@@ -39,6 +40,8 @@ class TorchBackend:
         self.sink = sink
         self._sink_kv: KVBlock | None = None
         self._place = pick("place", self.device, backend=self.name)
+        if self.device.type == "cpu":
+            prepare(self.dtype)
 
     def new_kv(self, capacity: int) -> WindowKV:
         return WindowKV(self.layout, capacity, self.dtype, self.device)

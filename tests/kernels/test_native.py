@@ -5,15 +5,17 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from agentkv_kernels.rotate import native
 from agentkv_kernels.rotate.reference import rotate as rotate_reference
-from agentkv_kernels.rotate.torch import rotate, turn
+from agentkv_kernels.rotate.torch import prepare, rotate, turn
 
 from tests.kernels.kernel_cases import assert_close, nan_slot, rope_for, slot
 
@@ -65,6 +67,27 @@ def test_strides_decide_which_loop_runs_and_not_what_comes_out(
     assert ran == [1]
     for out in (dense, gaps):
         assert_close(out, rotate_reference(x, rope))
+
+
+def test_the_loop_is_loaded_once_and_before_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, started = [], threading.Event()
+
+    def slowly(dtype: torch.dtype) -> None:
+        started.wait(10)
+        compiled.append(dtype)
+
+    monkeypatch.setattr(native, "_compiled", cache(slowly))
+    prepare.cache_clear()
+    try:
+        for dtype in (torch.bfloat16, torch.bfloat16):  # turned in fp32
+            prepare(dtype)
+        first = threading.Thread(target=native.compile_for, args=(torch.float32,))
+        first.start()
+        started.set()
+        first.join()
+        assert compiled == [torch.float32]
+    finally:
+        prepare.cache_clear()
 
 
 def test_callers_on_several_threads_at_once(threads: int) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numba
@@ -21,11 +22,17 @@ PART_BYTES = 1 << 18  # what a thread of its own is worth: about five times what
 # Contraction to fused multiply-adds only: NaN and inf stay what they are.
 OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}
 _TYPES = {torch.float32: numba.float32, torch.float64: numba.float64}
+_COMPILING = Lock()
 
 
 def fits(x: Tensor) -> bool:
     """Whether x [L, T, H, D] can be turned here: fp32 or fp64 in a CPU's memory, heads without gaps."""
     return x.device.type == "cpu" and x.dtype in _TYPES and x.stride(-1) == 1
+
+
+def compile_for(dtype: torch.dtype) -> None:
+    """Have the loop for `dtype` at hand."""
+    _loop(dtype)
 
 
 def turn(x: Tensor, rope: Rope, out: Tensor) -> None:
@@ -68,9 +75,15 @@ def _pool(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="agentkv-rotate")
 
 
-@cache
 def _loop(dtype: torch.dtype) -> Callable[..., None]:
-    """`_turn_rows` compiled for `dtype`, without the GIL; kept on disk where there is a place for it."""
+    """`_turn_rows` for `dtype`; who comes while it is being compiled waits for it."""
+    with _COMPILING:
+        return _compiled(dtype)
+
+
+@cache
+def _compiled(dtype: torch.dtype) -> Callable[..., None]:
+    """Without the GIL; kept on disk where there is a place for it."""
     numbers, steps = numba.types.Array(_TYPES[dtype], 1, "C"), numba.types.UniTuple(numba.int64, 3)
     signature = numba.void(
         numbers, numbers, steps, steps,

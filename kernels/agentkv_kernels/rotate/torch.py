@@ -1,6 +1,8 @@
 """R(δ) on any device, and the path that CPUs take: compiled where heads are dense, else with tensor ops."""
 
 from collections.abc import Iterator
+from functools import cache
+from threading import Thread
 
 import torch
 from torch import Tensor
@@ -27,6 +29,19 @@ def rotate(x: Tensor, rope: Rope, out: Tensor | None = None) -> Tensor:
     for layers, rows in blocks(x):
         out[layers, rows].copy_(turned(x, rope, layers, rows))
     return out
+
+
+@cache
+def prepare(dtype: torch.dtype) -> None:
+    """Load in the background what the first turn of slots of `dtype` in a CPU's memory would wait for: numba
+    and the compiled loop, most of a second."""
+
+    def load() -> None:
+        from agentkv_kernels.rotate import native
+
+        native.compile_for(arithmetic(dtype))
+
+    Thread(target=load, name="agentkv-rotate-load").start()  # an exit waits for it
 
 
 def arithmetic(dtype: torch.dtype) -> torch.dtype:
