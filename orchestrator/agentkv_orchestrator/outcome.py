@@ -64,7 +64,7 @@ def after(graph: WindowGraph, plan: Plan, wanted: Sequence[Wanted], residency: R
             live = _written(w, op, _context(op, applied, front, residency), front, graph.revision + 1)
             changes = {"hearsay": _hearsay(w, op, applied, front, residency)}
             if isinstance(applied, Repair):
-                changes["exact"] = False
+                changes |= {"exact": False, "mended": True}
         p = _changed(live, {**changes, "clean": w.clean, "pinned": w.pinned})
         placements.append(p)
         front = front.then(p, op, applied)
@@ -97,7 +97,7 @@ def _stood(
         written |= {"antecedents": front.ids, "antecedent_tokens": front.tokens, "exact": False}
         written["hearsay"] = live.hearsay + applied.leaves
     if isinstance(applied, Repair):
-        written["exact"] = False
+        written |= {"exact": False, "mended": True}
     return written
 
 

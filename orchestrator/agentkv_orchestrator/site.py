@@ -162,7 +162,8 @@ class Site:
             return
         self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
         self.outlived = bool(live.clean_front) and live.outlives(clean_front)
-        other = live.hearsay > 0 if wanted.clean else self.bare or self.outlived
+        off = live.hearsay > 0 or live.mended
+        other = off if wanted.clean else self.bare or self.outlived
         self.same = change.kind == "kept" and not other
         self.stands = live.row == row and live.position == position
 

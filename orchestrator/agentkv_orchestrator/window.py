@@ -71,6 +71,8 @@ class Placement(BaseModel):
     """Antecedents that were clean views when this was computed: it is stale once they are none."""
     hearsay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """KL of second hand: what stood in front was itself off by this much when this was computed."""
+    mended: bool = False
+    """Some rows were computed again, for one question: it is no canonical any more, whatever it has seen."""
     roundings: int = Field(default=0, ge=0)
     """Casts between a forward and this tensor; each rotation adds one."""
     pinned: bool = False

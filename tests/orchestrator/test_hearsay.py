@@ -10,7 +10,7 @@ from agentkv_orchestrator.residency import FrozenResidency, Resident
 from agentkv_orchestrator.window import Frame, WindowGraph
 
 from tests.orchestrator.fake_machine import Session
-from tests.strategies import COSTS, chunk
+from tests.strategies import COSTS, MENDING, chunk
 
 FAST = Policy(name="fast")
 
@@ -73,3 +73,19 @@ def test_a_better_copy_replaces_one_of_worse_hearsay() -> None:
         )
         plan = make_plan(session.graph, [a], held, COSTS, Policy(), session.frame, 1024)
         assert ("stash" in {op.op for op in plan.ops if op.uid == b.uid}) is stashed
+
+
+def test_a_repaired_canonical_is_no_clean_view() -> None:
+    """Its rows have seen what stood in front, whatever its books say of the others."""
+    session = Session()
+    session.costs = MENDING.model_copy(update={"kl": MENDING.kl.model_copy(update={"estimated": None})})
+    session.go([session.place("system", 100), session.place("task", 100)])
+    session.hold_canonical("note")
+    note, question = session.place("note", 100), session.place("question", 20)
+    plan = session.go([*session.wanted, note, question], Policy(kl_budget=0.03))
+    assert [op.op for op in plan.ops if op.uid == note.uid] == ["place_canonical", "repair"]
+    assert session.graph.get(note.uid).mended
+    clean = [w.model_copy(update={"clean": w is note}) for w in session.wanted]
+    for policy in (Policy(name="exact"), Policy()):
+        ops = session.plan(clean, policy).ops
+        assert [op.op for op in ops if op.uid == note.uid] == ["place_canonical"]
