@@ -56,7 +56,8 @@ ARMS = ("agentkv", "longest prefix", "re-prefill")
 @dataclass(frozen=True)
 class Turn:
     """One call. ttft_ms, computed: by arm, milliseconds to the first token and tokens run through the model.
-    prompt_ms: of ttft_ms, what makes tokens and encodes pictures, equal for all; the rest is prefill. kl: nats, mean over the answer's tokens. agreement: share of them that a re-prefill would have said."""
+    prompt_ms: of ttft_ms, what makes tokens and encodes pictures, equal for all; the rest is prefill. kl:
+    nats, mean over the answer's tokens. agreement: share of them that a re-prefill would have said."""
 
     tokens: int
     said: int
