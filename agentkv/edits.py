@@ -135,10 +135,7 @@ class Edits:
         order_free: bool = False,
     ) -> Handle:
         with self.editing():
-            for ids, media in pieces:
-                rules.token_ids(ids, self.engine.vocabulary)
-                if media is None:
-                    require_text(ids, self.engine.tower)
+            rules.pieces(pieces, self.engine.vocabulary, self.engine.tower)
             count = sum(len(ids) for ids, _ in pieces)
             rules.fits(self.content.tokens + count, self.max_tokens)
             at = self._index(before)

@@ -41,10 +41,6 @@ class UnsupportedMessage(InvalidInput):
     """A message, a block or a tool call that the model's chat template cannot show."""
 
 
-class UnknownChunk(AgentKVError):
-    """A handle that this window does not know."""
-
-
 class ForeignChunk(AgentKVError):
     """A chunk handle that belongs to another window or another engine."""
 

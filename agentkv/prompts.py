@@ -15,9 +15,9 @@ from agentkv_orchestrator.spans import Span
 from agentkv import rules
 from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import SINK_TOKENS, Ids
+from agentkv.media import Tokens
 from agentkv.parts import take_along
 from agentkv.replacing import Parts, divided
-from agentkv.vision import require_text
 
 if TYPE_CHECKING:
     from agentkv.edits import Edits
@@ -62,8 +62,7 @@ def _placed(window: Edits, ids: Ids, edges: Sequence[int], kind: str) -> Shown:
 def _opened(window: Edits, ids: Ids, boundaries: Iterable[int]) -> tuple[Ids, list[int]]:
     """The prompt with what must open every window, and its edges, both ends included."""
     engine = window.engine
-    rules.token_ids(ids, engine.vocabulary)
-    require_text(ids, engine.tower)
+    rules.pieces([Tokens(ids)], engine.vocabulary, engine.tower)
     inner = rules.boundaries(boundaries, len(ids))
     missing = len(engine.lead) if not np.array_equal(ids[: len(engine.lead)], engine.lead) else 0
     ids = np.concatenate([engine.lead[:missing], ids])

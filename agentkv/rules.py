@@ -17,6 +17,8 @@ from agentkv.errors import (
 )
 from agentkv.handles import Content, Entry, Handle
 from agentkv.inputs import Ids
+from agentkv.media import Tokens
+from agentkv.vision import VisionTower, require_text
 
 
 def known(content: Content, handle: Handle) -> Entry:
@@ -106,6 +108,14 @@ def fits(tokens: int, limit: int) -> None:
             expected=f"at most {limit}",
             do="evict or slide first, or split the text",
         )
+
+
+def pieces(pieces: Iterable[Tokens], vocabulary: int, tower: VisionTower) -> None:
+    """Token ids of this vocabulary, and no placeholder of an image outside of images."""
+    for ids, media in pieces:
+        token_ids(ids, vocabulary)
+        if media is None:
+            require_text(ids, tower)
 
 
 def token_ids(ids: Ids, vocabulary: int) -> None:

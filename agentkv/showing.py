@@ -21,7 +21,6 @@ from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import Ids
 from agentkv.media import Tokens
 from agentkv.replacing import SHORTEST, replaced
-from agentkv.vision import require_text
 
 if TYPE_CHECKING:
     from agentkv.edits import Edits
@@ -88,10 +87,8 @@ def _checked(window: Edits, messages: Sequence[Message]) -> None:
         rules.kind(message.kind)
         if message.order_free:
             rules.order_free(message.kind, message.pin)
-        for ids, media in message.pieces or (Tokens(np.empty(0, dtype=np.int64)),):
-            rules.token_ids(ids, window.engine.vocabulary)
-            if media is None:
-                require_text(ids, window.engine.tower)
+        pieces = message.pieces or (Tokens(np.empty(0, dtype=np.int64)),)  # which is refused
+        rules.pieces(pieces, window.engine.vocabulary, window.engine.tower)
     rules.fits(sum(message.tokens for message in messages), window.max_tokens)
 
 
