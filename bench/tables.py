@@ -25,6 +25,7 @@ from bench.eval import (
     policy_arms,
     repair,
     simulations,
+    speed_tables,
     stores,
     window_tables,
 )
@@ -356,6 +357,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "images": images,
     "registers": registers,
     "memory": memory,
+    "planning": lambda: markdown(*speed_tables.planning()),
+    "chat": lambda: markdown(*speed_tables.chat()),
     "stores_warm": lambda: markdown(*stores.warm_start(load("stores"))),
     "stores_identity": lambda: markdown(*stores.identity(load("stores"))),
     "stores_index": lambda: markdown(*stores.indexes(load("stores"))),

@@ -30,12 +30,5 @@ class AgentKVContextEdit(ContextEdit):
         """Edit the list in place."""
         if count_tokens(messages) <= self.trigger:
             return
-        images = list(evictable.images(messages))
-        results = list(evictable.results(messages, self.exclude_tools))
-        numbers = evictable.numbered(sorted([*images, *results], key=lambda item: item.place), {})
-        gone = [
-            *evictable.oldest(images, self.keep_images),
-            *evictable.oldest(results, self.keep_results),
-        ]
-        left = [(numbers[item.key], item) for item in gone]
-        messages[:] = evictable.with_cards(messages, left, recall=False)
+        left = evictable.sorted_out(messages, self.keep_images, self.keep_results, self.exclude_tools, {})
+        messages[:] = evictable.with_cards(messages, left.gone, recall=False)

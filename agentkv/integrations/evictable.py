@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 
@@ -94,6 +94,36 @@ def numbered(items: Iterable[Evictable], known: Mapping[str, int]) -> dict[str, 
     return fresh
 
 
+class SortedOut(NamedTuple):
+    """fresh: numbers that are new, by key. there: all that may get a card, by number. gone: what has one now,
+    with its number."""
+
+    fresh: dict[str, int]
+    there: dict[int, Evictable]
+    gone: list[tuple[int, Evictable]]
+
+
+def sorted_out(
+    messages: Sequence[BaseMessage],
+    keep_images: int | None,
+    keep_results: int | None,
+    exclude: Iterable[str],
+    known: Mapping[str, int],
+) -> SortedOut:
+    """What leaves a list that keeps so many of the newest. None: all of a kind, which then bears no numbers."""
+    pictures = list(images(messages)) if keep_images is not None else []
+    texts = list(results(messages, exclude)) if keep_results is not None else []
+    there = sorted([*pictures, *texts], key=lambda item: (item.place, item.block is None))
+    fresh = numbered(there, known)
+    numbers = {**known, **fresh}
+    gone = [*oldest(pictures, keep_images), *oldest(texts, keep_results)]
+    return SortedOut(
+        fresh,
+        {numbers[item.key]: item for item in there},
+        [(numbers[item.key], item) for item in gone],
+    )
+
+
 def with_cards(
     messages: Sequence[AnyMessage], gone: Iterable[tuple[int, Evictable]], recall: bool
 ) -> list[AnyMessage]:
@@ -144,11 +174,8 @@ def _key(blocks: Sequence[Block]) -> str:
         said = {"text": block} if isinstance(block, str) else block
         for name in sorted(said.keys() - _NOT_SAID):
             value = said[name]
-            # an image is long: no JSON of it
+            # An image is long: no JSON of it.
             text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr)
-            for part in (
-                name.encode(),
-                text.encode(errors="surrogatepass"),
-            ):  # images are long: no JSON of them
+            for part in (name.encode(), text.encode(errors="surrogatepass")):
                 found.update(len(part).to_bytes(8, "big") + part)
     return found.hexdigest()

@@ -29,7 +29,7 @@ from agentkv.integrations import evictable
 from agentkv.integrations.answering import Request
 from agentkv.integrations.cards import FIRST_WORDS, ChunkCard
 from agentkv.integrations.chat import ChatAgentKV
-from agentkv.integrations.evictable import RECALL, Evictable
+from agentkv.integrations.evictable import RECALL, Evictable, SortedOut, sorted_out
 
 HINTS = "agentkv"
 """Key of a message's additional_kwargs that `agentkv.integrations.content.Hints` are read from."""
@@ -184,24 +184,8 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         hints = {HINTS: {"order_free": True}, **message.additional_kwargs}
         return message.model_copy(update={"additional_kwargs": hints})
 
-    def _sorted_out(
-        self, messages: Sequence[AnyMessage], known: Mapping[str, int]
-    ) -> tuple[dict[str, int], dict[int, Evictable], list[tuple[int, Evictable]]]:
-        """Numbers that are new, by key; all that may get a card, by number; and what has one now."""
-        images, results = list[Evictable](), list[Evictable]()
-        if self.keep_images is not None:
-            images = list(evictable.images(messages))
-        if self.keep_results is not None:
-            results = list(evictable.results(messages, self.exclude_tools))
-        there = sorted([*images, *results], key=lambda item: (item.place, item.block is None))
-        fresh = evictable.numbered(there, known)
-        numbers = {**known, **fresh}
-        gone = [*evictable.oldest(images, self.keep_images), *evictable.oldest(results, self.keep_results)]
-        return (
-            fresh,
-            {numbers[item.key]: item for item in there},
-            [(numbers[item.key], item) for item in gone],
-        )
+    def _sorted_out(self, messages: Sequence[AnyMessage], known: Mapping[str, int]) -> SortedOut:
+        return sorted_out(messages, self.keep_images, self.keep_results, self.exclude_tools, known)
 
     def _tool(self) -> StructuredTool:
         return StructuredTool.from_function(
