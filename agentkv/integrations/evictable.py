@@ -110,7 +110,7 @@ def sorted_out(
     exclude: Iterable[str],
     known: Mapping[str, int],
 ) -> SortedOut:
-    """What leaves a list that keeps so many of the newest. None: all of a kind, which then bears no numbers."""
+    """What leaves a list that keeps so many of the newest; None: all of a kind, without numbers."""
     pictures = list(images(messages)) if keep_images is not None else []
     texts = list(results(messages, exclude)) if keep_results is not None else []
     there = sorted([*pictures, *texts], key=lambda item: (item.place, item.block is None))
