@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -86,6 +87,20 @@ def test_the_loop_is_loaded_once_and_before_the_first_turn(monkeypatch: pytest.M
         started.set()
         first.join()
         assert compiled == [torch.float32]
+    finally:
+        prepare.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_while_the_loop_is_loaded_does_not_inherit_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_compiled", lambda dtype: time.sleep(0.3))
+    prepare.cache_clear()
+    try:
+        prepare(torch.float32)
+        child = os.fork()
+        if not child:
+            os._exit(0 if native._COMPILING.acquire(timeout=10) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         prepare.cache_clear()
 

@@ -1,5 +1,6 @@
 """R(δ) on any device, and the path that CPUs take: compiled where heads are dense, else with tensor ops."""
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from threading import Thread
@@ -41,7 +42,11 @@ def prepare(dtype: torch.dtype) -> None:
 
         native.compile_for(arithmetic(dtype))
 
-    Thread(target=load, name="agentkv-rotate-load").start()  # an exit waits for it
+    loader = Thread(target=load, name="agentkv-rotate-load")  # an exit waits for it
+    loader.start()
+    os.register_at_fork(
+        before=loader.join
+    )  # a fork would inherit the locks that it holds, and not the thread
 
 
 def arithmetic(dtype: torch.dtype) -> torch.dtype:
