@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agentkv.errors import BadRank, InvalidInput
 from agentkv.patches.checks import check
+from agentkv.patches.factorise import eigh
 from agentkv.patches.form import Kind, Patch
 
 
@@ -85,16 +86,16 @@ class BasisPool:
             raise BadRank(got=rank, expected="rank >= 1", do="ask for rank 1 or more")
         if not self._gram:
             raise InvalidInput(got="an empty pool", expected="at least one deficit", do="call add() first")
-        solved = [torch.linalg.eigh(g) for g in self._gram]
-        powers = [s.eigenvalues.flip(-1) for s in solved]  # [L, d], descending
+        solved = [eigh(g) for g in self._gram]
+        powers = [s.values.flip(-1) for s in solved]  # [L, d], descending
         pool = torch.cat([p.flatten() for p in powers])
         count = min(int(rank * sum(p.shape[0] for p in powers)), pool.numel())
         mask = torch.zeros(pool.shape, dtype=torch.bool, device=pool.device)
         mask[pool.argsort(descending=True, stable=True)[:count]] = True
         rights, offsets = [], []
         for s, keep in zip(solved, mask.split([p.numel() for p in powers]), strict=True):
-            chosen = keep.view(s.eigenvalues.shape)
-            rights.append(s.eigenvectors.flip(-1).mT[chosen].to(dtype).contiguous())
+            chosen = keep.view(s.values.shape)
+            rights.append(s.vectors.flip(-1).mT[chosen].to(dtype).contiguous())
             ranks = chosen.sum(1).cpu()
             offsets.append(torch.cat([ranks.new_zeros(1), ranks.cumsum(0)]).to(torch.int32))
         return SharedBasis(tuple(rights), tuple(offsets))
