@@ -144,7 +144,7 @@ def test_directions_without_energy_are_finite(shape):
 
 
 def test_deficits_of_partly_rotated_keys_are_factorised_on_any_processor():
-    """Few of many columns: on some processors the fp32 eigensolver fails for one in five, in one of two ways."""
+    """Few of many columns: on some processors the fp32 eigensolver fails for one in five, in two ways."""
     columns = [16 * head + dim for head in range(5) for dim in range(4)]
     for seed in range(60):
         x = torch.zeros(1, 90, 80)
