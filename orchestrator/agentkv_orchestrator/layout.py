@@ -64,10 +64,10 @@ def lay_out(
     positions = list(accumulate((w.chunk.span for w in wanted), initial=0))
     need = _Start(rows[-1] + headroom, positions[-1] + headroom)
     stay: Counter[tuple[int, int]] = Counter()  # by start: tokens that would stand where they stand
-    for w, row, position in zip(wanted, rows, positions, strict=False):
-        live = graph.get(w.uid)
-        if live is not None:
-            stay[live.row - row, live.position - position] += w.chunk.length
+    live = graph.get_all(w.uid for w in wanted)
+    for w, p, row, position in zip(wanted, live, rows, positions, strict=False):
+        if p is not None:
+            stay[p.row - row, p.position - position] += w.chunk.length
 
     now = _Start(frame.start, frame.position)
     free = frame_moves or max(now.row + need.row, now.position + need.position) > max_rows
