@@ -58,8 +58,9 @@ class Options(NamedTuple):
         counts = np.array([len(group) for group in groups], dtype=np.intp)
         there = np.arange(counts.max(initial=1)) < counts[:, None]
         every = [c for group in groups for c in group]
-        price, kl = np.full((2, *there.shape), np.inf)
-        computes, mends = np.zeros((2, *there.shape), dtype=np.bool_)
+        # By column in memory: what is asked most is the least of every row.
+        price, kl = (np.full(there.shape, np.inf, order="F") for _ in range(2))
+        computes, mends = (np.zeros(there.shape, dtype=np.bool_, order="F") for _ in range(2))
         price[there] = [c.price for c in every]
         kl[there] = [c.kl for c in every]
         computes[there] = [c.computes for c in every]
