@@ -102,12 +102,13 @@ class Comparison:
         self._lengths = [w.chunk.length for w in wanted]
         self.tokens_in_front = list(accumulate(self._lengths, initial=0))
         """By place; the last one is the whole window."""
-        self.fronts = list(accumulate((w.chunk.id for w in wanted), Lineage.then, initial=EMPTY))
+        ids = [w.chunk.id for w in wanted]
+        self.fronts = list(accumulate(ids, Lineage, initial=EMPTY))
         """By place: what will stand in front; the last one is the whole window."""
         self._places: dict[str, int] = {}
         """By chunk: a bit for each place where it will stand."""
-        for place, w in enumerate(wanted):
-            self._places[w.chunk.id] = self._places.get(w.chunk.id, 0) | 1 << place
+        for place, chunk in enumerate(ids):
+            self._places[chunk] = self._places.get(chunk, 0) | 1 << place
         self._known: dict[str, _Seen] = {EMPTY.key: (0, 0, 0, False, True)}
 
     def changes(self, residency: Residency) -> list[Change]:

@@ -120,10 +120,12 @@ def _sites(
         asked,
     )
     clean: frozenset[str] = frozenset()
-    changes = comparison.changes(residency)
-    stood = zip(layout.rows, layout.positions, fronts, comparison.fronts, strict=False)
-    for i, (w, change, live, where) in enumerate(zip(wanted, changes, comparison.live, stood, strict=True)):
-        yield Site(scene, i, w, change, live, residency.of(w.chunk.id), *where, clean)
+    changes, there = comparison.changes(residency), zip(layout.rows, layout.positions, strict=True)
+    for i, (w, change, live, (row, position)) in enumerate(
+        zip(wanted, changes, comparison.live, there, strict=True)
+    ):
+        held = residency.of(w.chunk.id)
+        yield Site(scene, i, w, change, live, held, row, position, fronts[i], comparison.fronts[i], clean)
         if w.clean:
             clean = clean | {w.chunk.id}
 
