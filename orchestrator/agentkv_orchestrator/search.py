@@ -32,8 +32,12 @@ class Limits(NamedTuple):
 _State = tuple[float, float, int, Any, int]
 """Choices for the chunks in front. kl. price: with all that is paid once, as far as it is needed. paid: what
 that is, 1 a forward, 2 one to mend. before, pick: the state it goes on from, and with what."""
+_Pick = tuple[int, float, float, bool, int]
+"""Of one chunk: number, KL, price, whether it computes, what it needs paid."""
 _CLASSES = 4
 """Of what is paid."""
+_MANY = 8
+"""States from which on it pays to look for picks that lead nowhere."""
 _kl, _price = itemgetter(0), itemgetter(1)
 
 
@@ -64,6 +68,8 @@ def search(options: Options, shares: Floats, starts: Starts, limits: Limits, mos
     states: list[_State] = [(limits.kl, limits.price, 0, None, 0)]
     for (*columns, share), cost in zip(chunks, to_come, strict=True):
         picks = [(i, *pick) for i, pick in enumerate(zip(*columns, strict=True)) if pick[0] < inf]
+        if len(states) > _MANY:
+            picks = _unbeaten(picks)
         found = _going_on(states, picks, share, once, limits, limits.below - cost)
         states = _undominated(found, limits.rate, most)
     best = min(states, key=itemgetter(1, 0), default=None)
@@ -72,14 +78,13 @@ def search(options: Options, shares: Floats, starts: Starts, limits: Limits, mos
 
 def _going_on(
     states: Iterable[_State],
-    picks: Iterable[tuple[int, float, float, bool, int]],
+    picks: Iterable[_Pick],
     share: float,
     once: Sequence[float],
     limits: Limits,
     below: float,
 ) -> list[_State]:
-    """Every state with every pick of the next chunk that stays inside the limits. picks: number, KL, price,
-    whether it computes, what it needs paid."""
+    """Every state with every pick of the next chunk that stays inside the limits."""
     found, fitting, rate = list[_State](), room(limits.budget), limits.rate
     for state in states:
         front, spent, paid, _, _ = state
@@ -93,6 +98,17 @@ def _going_on(
             if price + rate * kl < below and kl <= fitting:
                 found.append((kl, price, paid | needs, state, pick))
     return found
+
+
+def _unbeaten(picks: Iterable[_Pick]) -> list[_Pick]:
+    """Those that no other of their kind beats in price and KL: what the others lead to is beaten as well."""
+    kept, least = list[_Pick](), dict[tuple[bool, int], float]()
+    for pick in sorted(picks, key=itemgetter(1, 2)):
+        _, _, price, computes, needs = pick
+        if price < least.get((computes, needs), inf):
+            least[computes, needs] = price
+            kept.append(pick)
+    return sorted(kept)
 
 
 def _undominated(states: list[_State], rate: float, most: int) -> list[_State]:
