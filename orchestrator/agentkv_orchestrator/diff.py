@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from .chunks import Chunk
@@ -137,10 +138,10 @@ class Comparison:
         gone = elsewhere ^ turned  # in front of a clean view, or the chunk's own other copy
         unseen = in_front ^ still
         # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
-        turned_in_front = unseen & self._seen_by[at] if unseen else 0
+        turned_in_front = unseen & self._seen_by[at] if unseen & self._live_places else 0
+        came = unseen ^ turned_in_front
         reordered = bool(turned or turned_in_front) or not ordered
         standing = seen - self._tokens(gone) if gone else seen
-        met = standing - self._tokens(turned) + self._tokens(turned_in_front) if reordered else standing
         return Change(
             w.uid,
             w.chunk,
@@ -148,8 +149,8 @@ class Comparison:
             context,
             lost + gone.bit_count(),
             tokens - standing,
-            (unseen ^ turned_in_front).bit_count(),
-            (0 if w.clean else self.tokens_in_front[at]) - met,
+            came.bit_count(),
+            self._tokens(came),
             reordered,
             hole,
         )
@@ -176,6 +177,11 @@ class Comparison:
                 hole = hole or places > 0
             known[link.key] = seen = places, tokens, lost, hole, ordered
         return seen
+
+    @cached_property
+    def _live_places(self) -> int:
+        """Places of what is live already."""
+        return _places([live is not None for live in self.live])
 
     @cached_property
     def _seen_by(self) -> list[int]:
@@ -209,6 +215,10 @@ class Comparison:
         """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted
         by a few intersections, not by a loop over it."""
         bits = np.arange(max(self._lengths, default=0).bit_length())
-        packed = np.packbits(np.array(self._lengths) >> bits[:, None] & 1, axis=1, bitorder="little")
-        found = [(bit, int.from_bytes(places.tobytes(), "little")) for bit, places in enumerate(packed)]
+        found = enumerate(map(_places, np.array(self._lengths) >> bits[:, None] & 1))
         return [(bit, chunks) for bit, chunks in found if chunks]
+
+
+def _places(there: npt.ArrayLike) -> int:
+    """Bit p: whether there is something at place p. there: [places]"""
+    return int.from_bytes(np.packbits(np.asarray(there), bitorder="little").tobytes(), "little")
