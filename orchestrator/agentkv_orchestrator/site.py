@@ -268,13 +268,13 @@ class Site:
         price = ms if survives or self.placement is None else ms + self.stash
         return Candidate((step,), ms, step.kl, price, survives, kind is Prefill, False, NAMES[kind])
 
-    def both(self, placed: Step, last: Step) -> Candidate:
-        """The candidate of two steps; the second changes what the first puts in place."""
-        ms, kl = round(last.ms + placed.ms, 4), round(last.kl + placed.kl, 6)
-        survives = placed.kind in _STANDING and last.kind not in _REWRITES
+    def both(self, first: Step, last: Step) -> Candidate:
+        """The candidate of two steps, in order."""
+        ms, kl = round(last.ms + first.ms, 4), round(last.kl + first.kl, 6)
+        survives = first.kind in _STANDING and last.kind not in _REWRITES
         price = ms if survives or self.placement is None else ms + self.stash
-        name = f"{NAMES[placed.kind]}+{NAMES[last.kind]}"
-        return Candidate((placed, last), ms, kl, price, survives, False, last.kind in MENDING, name)
+        name = f"{NAMES[first.kind]}+{NAMES[last.kind]}"
+        return Candidate((first, last), ms, kl, price, survives, False, last.kind in MENDING, name)
 
 
 def worth_storing(p: Placement, held: Resident) -> bool:
