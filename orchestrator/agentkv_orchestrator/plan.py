@@ -36,7 +36,7 @@ def _frozen(kind: type[_T]) -> type[_T]:
 
 
 def _through_slots(kind: type[Any]) -> Callable[..., None]:
-    """The __init__ that a frozen dataclass has, in half of its time: that one looks every field up by name to
+    """The __init__ that a frozen dataclass has, in 60 % of its time: that one looks every field up by name to
     get past the class's own __setattr__. Written out as there, since a loop over the fields takes longer."""
     names = [field.name for field in fields(kind)]
     given: dict[str, Any] = {f"default_{f.name}": f.default for f in fields(kind)}
