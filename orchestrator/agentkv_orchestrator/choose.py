@@ -99,7 +99,7 @@ def _within(options: Options, budget: float, starts: Starts) -> Picks:
     if mends:
         found += _fitting(options.without(options.mends), budget)
         found += _fitting(options.without(options.mends | options.computes), budget)
-    return min(found, key=lambda picks: options.total(picks, starts))
+    return min(found, key=lambda picks: options.total(picks, starts)) if len(found) > 1 else found[0]
 
 
 def _fitting(options: Options, budget: float) -> list[Picks]:
