@@ -4,6 +4,7 @@ A rule looks at a Site and answers with a Candidate or None. None of them choose
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 
 from .chunks import set_key
@@ -26,20 +27,16 @@ from .site import Candidate, Site, Step, count, difference
 Rule = Callable[[Site], Candidate | None]
 
 
-def keep(site: Site) -> Candidate | None:
-    """Stand still."""
-    if not site.may_stand or not site.stands:
+def standing(site: Site) -> Candidate | None:
+    """Stand still, or move along with the window."""
+    live = site.placement
+    if live is None or not site.may_stand:
         return None
-    return site.candidate(site.step(Keep, None, _standing(site), site.at, site.stale + site.heard))
-
-
-def rotate(site: Site) -> Candidate | None:
-    """Move along with the window."""
-    if not site.may_stand or site.placement is None or site.stands:
-        return None
-    origin = {"from_row": site.placement.row, "from_position": site.placement.position}
-    kl = site.stale + site.heard
-    return site.candidate(site.step(Rotate, "rotate", _standing(site), {**site.at, **origin}, kl))
+    reason, kl = _standing(site), site.stale + site.heard
+    if site.stands:
+        return site.alone(site.step(Keep, None, reason, site.at, kl))
+    fields = {**site.at, "from_row": live.row, "from_position": live.position}
+    return site.alone(site.step(Rotate, "rotate", reason, fields, kl))
 
 
 def removal(site: Site) -> Candidate | None:
@@ -51,16 +48,16 @@ def removal(site: Site) -> Candidate | None:
     key = removal_key(before, site.context)
     if key not in site.resident.removals:
         return None
-    standing = keep(site) or rotate(site)
-    if standing is None:
+    base = standing(site)
+    if base is None:
         return None
     left = site.stale * site.costs.kl.removal
     kl = left + site.heard + site.hearsay(key)
     reason = f"a removal patch is stored for {count(site.change.lost)} that left"
-    moved = standing.steps[0]._replace(kl=0.0)
+    moved = replace(base.steps[0], kl=0.0)
     fields = {"before": before, "after": site.context, "leaves": left / site.weight}
     applied = site.step(ApplyRemoval, "apply_removal", reason, fields, kl)
-    return site.candidate(moved, applied)
+    return site.both(moved, applied)
 
 
 def load(site: Site) -> Candidate | None:
@@ -70,7 +67,7 @@ def load(site: Site) -> Candidate | None:
         return None
     context, kl, why = found
     step = site.step(Load, "load", f"KV is stored {why}", {**site.at, "context": context}, kl)
-    return site.candidate(site.fetched(step, "conditioned", context))
+    return site.alone(site.fetched(step, "conditioned", context))
 
 
 def patch(site: Site) -> Candidate | None:
@@ -82,7 +79,7 @@ def patch(site: Site) -> Candidate | None:
     left = site.costs.kl.patched(site.where)
     fields = {"context": context, "leaves": left / site.weight}
     applied = site.step(ApplyPatch, "apply_patch", f"a patch is stored {why}", fields, kl + left)
-    return site.candidate(_placed(site, "base of the patch"), site.fetched(applied, "patch", context))
+    return site.both(_placed(site, "base of the patch"), site.fetched(applied, "patch", context))
 
 
 def orbit(site: Site) -> Candidate | None:
@@ -97,7 +94,7 @@ def orbit(site: Site) -> Candidate | None:
     reason = f"a patch is stored for the {count(site.front.length)} in front, in any order"
     fields = {"antecedent_set": key, "leaves": left / site.weight}
     applied = site.step(ApplyOrbit, "apply_orbit", reason, fields, kl)
-    return site.candidate(_placed(site, "base of the orbit patch"), site.fetched(applied, "orbit", key))
+    return site.both(_placed(site, "base of the orbit patch"), site.fetched(applied, "orbit", key))
 
 
 def canonical(site: Site) -> Candidate | None:
@@ -105,7 +102,7 @@ def canonical(site: Site) -> Candidate | None:
     if not site.resident.canonical or (site.placement and site.placement.clean):
         return None  # a clean view that ends asked for its context back
     reason = f"the canonical is stored, no patch for {count(site.front.length)} in front"
-    return site.candidate(_placed(site, reason, site.costs.kl.bare(site.where)))
+    return site.alone(_placed(site, reason, site.costs.kl.bare(site.where)))
 
 
 def estimated(site: Site) -> Candidate | None:
@@ -117,7 +114,7 @@ def estimated(site: Site) -> Candidate | None:
     kl = known.leaves * site.costs.kl.bare(site.where)
     reason = f"the canonical is stored, the patch is estimated from {rows} rows"
     applied = site.mend(EstimatePatch, rows, reason, kl, leaves=kl / site.weight)
-    return site.candidate(_placed(site, "base of the patch"), applied)
+    return site.both(_placed(site, "base of the patch"), applied)
 
 
 def repair(site: Site) -> Candidate | None:
@@ -125,28 +122,28 @@ def repair(site: Site) -> Candidate | None:
     known = site.costs.kl.repair
     if known is None or not site.scene.asked or site.wanted.clean or site.wanted.chunk.media:
         return None
-    base = keep(site) or rotate(site) or canonical(site)
+    base = standing(site) or canonical(site)
     if base is None or base.kl == 0:
         return None
     rows = ceil(known.share * site.wanted.chunk.length)
     mended = site.mend(Repair, rows, f"{rows} rows are computed again", base.kl * known.leaves)
-    return site.candidate(base.steps[0]._replace(kl=0.0), mended)
+    return site.both(replace(base.steps[0], kl=0.0), mended)
 
 
 def prefill(site: Site) -> Candidate:
     """Compute the chunk where it stands. Always possible."""
     reason = f"computed behind {count(site.front.length)}" if site.front.length else "computed at the front"
-    return site.candidate(site.step(Prefill, "prefill", reason, site.at))
+    return site.alone(site.step(Prefill, "prefill", reason, site.at))
 
 
 def clean_view(site: Site) -> Candidate:
     """The canonical, because a clean view was asked for; formed first where the store lacks it."""
     placed = _placed(site, "a clean view was asked for")
     if site.resident.canonical:
-        return site.candidate(placed)
+        return site.alone(placed)
     reason = "the clean view needs a canonical and none is stored"
     formed = site.step(FormCanonical, "form_canonical", reason, {})
-    return site.candidate(formed, placed)
+    return site.both(formed, placed)
 
 
 STORED: tuple[Rule, ...] = (removal, load, patch, orbit, canonical, estimated)
@@ -158,12 +155,16 @@ CLEAN: tuple[Rule, ...] = (clean_view,)
 
 def candidates(site: Site) -> list[Candidate]:
     """Every way to fill the site, never none. Exact KV that stands already leaves nothing to choose."""
-    standing = keep(site) if site.stands else rotate(site)
-    if standing is not None and standing.kl == 0 and site.stands:
-        return [standing]
+    as_is = standing(site)
+    if as_is is not None and as_is.kl == 0 and site.stands:
+        return [as_is]
     rules = CLEAN if site.wanted.clean else OTHERS if site.resident is NOTHING else EVERY
-    found = [made for rule in rules if (made := rule(site)) is not None]
-    return found if standing is None else [standing, *found]
+    found = [] if as_is is None else [as_is]
+    for rule in rules:
+        made = rule(site)
+        if made is not None:
+            found.append(made)
+    return found
 
 
 def _placed(site: Site, reason: str, kl: float = 0.0) -> Step:

@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 
 from .options import Flags, Floats, Options, Picks, Starts, of, over
-from .search import Limits, search
+from .search import Limits, inherited, search
 from .site import Candidate
 
 _ROUNDS = 4
@@ -28,12 +28,11 @@ def inheritable(kls: Floats, computes: Flags, shares: Floats) -> Floats:
 
     [chunks] each. kls: as a choice states them, 0 of what is computed; computes: whether it is.
     """
-    found, front = [], 0.0
+    fronts, front = [], 0.0
     for kl, computed, share in zip(kls.tolist(), computes.tolist(), shares.tolist(), strict=True):
-        heard = ceil(share * front * 1e6) / 1e6 if front else 0.0  # as `inherited`
-        found.append(heard)
-        front += kl + heard if computed else kl
-    return np.array(found)
+        fronts.append(front)
+        front += kl + ceil(share * front * 1e6) / 1e6 if computed else kl  # as `inherited`
+    return inherited(shares, np.array(fronts))
 
 
 def inherits(options: Options, picks: Picks, shares: Floats) -> Floats:
@@ -60,6 +59,7 @@ def heirs(chosen: Sequence[Candidate], shares: Floats) -> list[Candidate]:
 def settled(
     options: Options,
     picks: Picks,
+    heard: Floats,
     budget: float,
     shares: Floats,
     starts: Starts,
@@ -67,8 +67,8 @@ def settled(
 ) -> Picks:
     """A cheap choice that fits with what it inherits.
 
-    picks: the best one as long as nothing is inherited; nothing that fits is cheaper. within: the cheapest
-    choice inside a budget, as each candidate states its KL.
+    picks: the best one as long as nothing is inherited; nothing that fits is cheaper. heard: what each would
+    inherit then, if computed. within: the cheapest choice inside a budget, as each candidate states its KL.
 
     Every chunk is charged for what it would inherit. Behind `picks` that is too much, by as much as they are
     over the budget; from then on a charge goes half the way to what its choice makes of it. Where a choice is
@@ -77,7 +77,6 @@ def settled(
     """
     best = options.closest()
     price, enough = options.total(best, starts), options.total(picks, starts) * (1 + _CLOSE)
-    heard = inherits(options, picks, shares)
     charge = heard * budget / total_kl(options, picks, heard)
     allowance, was_over = budget, False
     for _ in range(_ROUNDS):
@@ -101,7 +100,9 @@ def searched(options: Options, budget: float, shares: Floats, starts: Starts, be
     settled_rows = ~options.open & ~options.computes[:, 0]
     # Neighbours that leave no choice are one row: they only add up.
     heads = (~settled_rows | ~np.append(False, settled_rows[:-1])).nonzero()[0]
-    rows = Options(*(np.add.reduceat(table, heads) for table in options))
+    rows = options
+    if len(heads) < len(best):
+        rows = Options(*(np.add.reduceat(np.ascontiguousarray(table), heads) for table in options))
     found = search(rows, shares[heads], starts, limits, _STATES)
     if found is None:
         return best

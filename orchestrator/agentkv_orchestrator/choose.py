@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
-from .candidates import clean_view, keep, prefill
+from .candidates import clean_view, prefill, standing
 from .cascade import heirs, inherits, searched, settled, total_kl
 from .knapsack import cheapest
 from .options import Floats, Options, Picks, Starts, of, over
@@ -43,7 +43,7 @@ def _exact(sites: Sequence[Site]) -> list[Candidate]:
     intact = True
     for site in sites:
         intact = intact and _untouched(site)
-        kept = keep(site) if intact else None
+        kept = standing(site) if intact else None
         chosen.append(kept or (clean_view(site) if site.wanted.clean else prefill(site)))
     return chosen
 
@@ -82,9 +82,10 @@ def _bought(options: Options, budget: float, starts: Starts, shares: Floats) -> 
     if choices <= FEW:
         return searched(options, budget, shares, starts, options.closest())
     picks = _within(options, budget, starts)
-    if not over(total_kl(options, picks, inherits(options, picks, shares)), budget):
+    heard = inherits(options, picks, shares)
+    if not over(total_kl(options, picks, heard), budget):
         return picks
-    picks = settled(options, picks, budget, shares, starts, partial(_within, starts=starts))
+    picks = settled(options, picks, heard, budget, shares, starts, partial(_within, starts=starts))
     return searched(options, budget, shares, starts, picks) if choices <= SEARCHED else picks
 
 
@@ -98,7 +99,7 @@ def _within(options: Options, budget: float, starts: Starts) -> Picks:
     if mends:
         found += _fitting(options.without(options.mends), budget)
         found += _fitting(options.without(options.mends | options.computes), budget)
-    return min(found, key=lambda picks: options.total(picks, starts))
+    return min(found, key=lambda picks: options.total(picks, starts)) if len(found) > 1 else found[0]
 
 
 def _fitting(options: Options, budget: float) -> list[Picks]:

@@ -4,7 +4,7 @@ A lineage becomes a set of places in the wanted window, kept as the bits of one 
 chunks, and intersections cost next to nothing. A lineage that continues another adds one bit to its set.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -12,13 +12,14 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from .chunks import Chunk
 from .errors import WindowError
 from .lineage import EMPTY, Lineage
 from .residency import FrozenResidency, Residency
-from .window import WindowGraph
+from .window import Placement, WindowGraph
 
 Kind = Literal["kept", "survivor", "reordered", "recalled", "new", "dropped"]
 
@@ -57,17 +58,21 @@ class Change(NamedTuple):
     """An antecedent left from behind one that stayed."""
 
 
-def require_wanted(graph: WindowGraph, wanted: Sequence[Wanted]) -> None:
-    """Raises WindowError when a uid is asked for twice or names another chunk than the live one."""
-    seen: set[int] = set()
-    for w in wanted:
-        live = graph.get(w.uid)
-        if w.uid in seen:
-            raise WindowError(f"uid {w.uid} twice", "each uid once", "place a copy under a fresh uid")
-        if live is not None and live.chunk.id != w.chunk.id:
+def live_under(graph: WindowGraph, wanted: Sequence[Wanted]) -> list[Placement | None]:
+    """What is live under each wanted uid.
+
+    Raises WindowError when a uid is asked for twice or names another chunk than the live one.
+    """
+    uids = [w.uid for w in wanted]
+    if len(set(uids)) < len(uids):
+        (uid, _), *_ = Counter(uids).most_common(1)
+        raise WindowError(f"uid {uid} twice", "each uid once", "place a copy under a fresh uid")
+    found = graph.get_all(uids)
+    for w, live in zip(wanted, found, strict=True):
+        if live is not None and live.chunk is not w.chunk and live.chunk.id != w.chunk.id:
             got = f"chunk {w.chunk.id} for uid {w.uid}"
             raise WindowError(got, f"chunk {live.chunk.id}", "give edited content a fresh uid")
-        seen.add(w.uid)
+    return found
 
 
 def diff(graph: WindowGraph, wanted: Sequence[Wanted], residency: Residency | None = None) -> list[Change]:
@@ -78,38 +83,34 @@ def diff(graph: WindowGraph, wanted: Sequence[Wanted], residency: Residency | No
     return changes + [Change(uid=p.uid, chunk=p.chunk, kind="dropped") for p in gone]
 
 
-class _Seen(NamedTuple):
-    """A lineage by places of the wanted window. Of several copies of a chunk the first ones count as seen."""
+_Seen = tuple[int, int, int, bool, bool]
+"""A lineage by places of the wanted window, plain as there is one for every link. Of several copies of a
+chunk the first ones count as seen.
 
-    places: int = 0
-    """Bit p: has seen what will stand at place p."""
-    tokens: int = 0
-    """Of what stands at these places."""
-    lost: int = 0
-    """Antecedents that stand nowhere any more."""
-    hole: bool = False
-    """One of these was behind one that still stands."""
-    ordered: bool = True
-    """Seen in the order of the places."""
+places: bit p has seen what will stand at place p. tokens: of what stands at these places. lost: antecedents
+that stand nowhere any more. hole: one of these was behind one that still stands. ordered: seen in the order
+of the places.
+"""
 
 
 class Comparison:
     """The live window held against the wanted one, for one plan. Raises WindowError when they contradict."""
 
     def __init__(self, graph: WindowGraph, wanted: Sequence[Wanted]) -> None:
-        require_wanted(graph, wanted)
         self._wanted = wanted
-        self.live = [graph.get(w.uid) for w in wanted]
+        self.live = live_under(graph, wanted)
         """By place: what is live under the wanted uid."""
         self._lengths = [w.chunk.length for w in wanted]
         self.tokens_in_front = list(accumulate(self._lengths, initial=0))
         """By place; the last one is the whole window."""
-        self.fronts = list(accumulate((w.chunk.id for w in wanted), Lineage.then, initial=EMPTY))
+        ids = [w.chunk.id for w in wanted]
+        self.fronts = list(accumulate(ids, Lineage, initial=EMPTY))
         """By place: what will stand in front; the last one is the whole window."""
-        self._places: dict[str, list[int]] = defaultdict(list)
-        for place, w in enumerate(wanted):
-            self._places[w.chunk.id].append(place)
-        self._known = {EMPTY.key: _Seen()}
+        self._places: dict[str, int] = {}
+        """By chunk: a bit for each place where it will stand."""
+        for place, chunk in enumerate(ids):
+            self._places[chunk] = self._places.get(chunk, 0) | 1 << place
+        self._known: dict[str, _Seen] = {EMPTY.key: (0, 0, 0, False, True)}
 
     def changes(self, residency: Residency) -> list[Change]:
         """One per wanted chunk, in order."""
@@ -129,45 +130,58 @@ class Comparison:
         front = EMPTY if w.clean else self.fronts[at]
         if antecedents.key == front.key:
             return Change(w.uid, w.chunk, "kept", context)
-        seen = self._seen(antecedents)
+        places, seen, lost, hole, ordered = self._seen(antecedents)
         in_front = 0 if w.clean else (1 << at) - 1
-        still = seen.places & in_front
-        elsewhere = seen.places ^ still
+        still = places & in_front
+        elsewhere = places ^ still
         turned = elsewhere >> at + 1 << at + 1
         gone = elsewhere ^ turned  # in front of a clean view, or the chunk's own other copy
         unseen = in_front ^ still
         # Whatever changed sides is a matter of order: each of the two has been read with the other in view.
-        turned_in_front = unseen & self._seen_by[at] if unseen else 0
-        reordered = bool(turned or turned_in_front) or not seen.ordered
-        standing = seen.tokens - self._tokens(gone) if gone else seen.tokens
-        met = standing - self._tokens(turned) + self._tokens(turned_in_front) if reordered else standing
+        turned_in_front = unseen & self._seen_by[at] if unseen & self._live_places else 0
+        came = unseen ^ turned_in_front
+        reordered = bool(turned or turned_in_front) or not ordered
+        standing = seen - self._tokens(gone) if gone else seen
         return Change(
             w.uid,
             w.chunk,
             "reordered" if reordered else "survivor",
             context,
-            seen.lost + gone.bit_count(),
+            lost + gone.bit_count(),
             tokens - standing,
-            (unseen ^ turned_in_front).bit_count(),
-            (0 if w.clean else self.tokens_in_front[at]) - met,
+            came.bit_count(),
+            self._tokens(came),
             reordered,
-            seen.hole,
+            hole,
         )
 
     def _seen(self, lineage: Lineage) -> _Seen:
-        known = self._known.get(lineage.key)
-        return lineage.fold(self._known, self._then) if known is None else known
-
-    def _then(self, seen: _Seen, link: Lineage) -> _Seen:
+        """As `Lineage.fold`, which would call a function for every link: most time of a plan is spent here
+        where every chunk of a window was computed behind another one."""
+        known, where, link = self._known, self._places, lineage
+        links: list[Lineage] = []
+        while (seen := known.get(link.key)) is None and link.parent is not None:
+            links.append(link)
+            link = link.parent
+        assert seen is not None  # the empty one is known
         places, tokens, lost, hole, ordered = seen
-        for place in self._places.get(link.chunk, ()):
-            bit = 1 << place
-            if not places & bit:
-                return _Seen(
-                    places | bit, tokens + self._lengths[place], lost, hole, ordered and places < bit
-                )
-        # Leaving from the front shifts everyone alike; leaving from behind a survivor tears a hole.
-        return _Seen(places, tokens, lost + 1, hole or places > 0, ordered)
+        for link in reversed(links):
+            free = where.get(link.chunk, 0) & ~places
+            if free:
+                first = free & -free
+                ordered = ordered and places < first
+                places |= first
+                tokens += self._lengths[first.bit_length() - 1]
+            else:  # leaving from the front shifts everyone alike; from behind a survivor it tears a hole
+                lost += 1
+                hole = hole or places > 0
+            known[link.key] = seen = places, tokens, lost, hole, ordered
+        return seen
+
+    @cached_property
+    def _live_places(self) -> int:
+        """Places of what is live already."""
+        return _places([live is not None for live in self.live])
 
     @cached_property
     def _seen_by(self) -> list[int]:
@@ -186,7 +200,7 @@ class Comparison:
         found = [0] * len(self.live)
         for key, (_, front) in sorted(links.items(), key=itemgetter(1), reverse=True):
             below[front] |= below[key]
-            added = self._known[key].places ^ self._known[front].places
+            added = self._known[key][0] ^ self._known[front][0]
             if added:
                 found[added.bit_length() - 1] |= below[key]
         return found
@@ -201,6 +215,10 @@ class Comparison:
         """By bit of a number, the places of chunks whose length has it: what a set of places holds is counted
         by a few intersections, not by a loop over it."""
         bits = np.arange(max(self._lengths, default=0).bit_length())
-        packed = np.packbits(np.array(self._lengths) >> bits[:, None] & 1, axis=1, bitorder="little")
-        found = [(bit, int.from_bytes(places.tobytes(), "little")) for bit, places in enumerate(packed)]
+        found = enumerate(map(_places, np.array(self._lengths) >> bits[:, None] & 1))
         return [(bit, chunks) for bit, chunks in found if chunks]
+
+
+def _places(there: npt.ArrayLike) -> int:
+    """Bit p: whether there is something at place p. there: [places]"""
+    return int.from_bytes(np.packbits(np.asarray(there), bitorder="little").tobytes(), "little")

@@ -119,18 +119,21 @@ class ErrorModel(_Frozen):
 
     def stale(self, change: Change, where: Where) -> float:
         """KV that is left as it is although this has changed in front of it."""
-        if not where.front:
-            return self.bound * self.first if change.lost_tokens or change.reordered else 0.0
+        return self.left(change, where.front, self.weight(where))
+
+    def left(self, change: Change, front: int, weight: float) -> float:
+        """`stale` of a chunk of this weight behind so many tokens."""
+        _, _, _, context, _, lost, _, gained, reordered, hole = change
+        if not front:
+            return self.bound * self.first if lost or reordered else 0.0
         kl = 0.0
-        if lost := change.lost_tokens:
-            curve = self.hole if change.hole else self.slide
-            kl = curve.of(lost / (lost + where.front - change.gained_tokens))
-        if gained := change.gained_tokens:
-            curve = self.recalled if change.context else self.inserted
-            kl += curve.of(gained / where.front)
-        if change.reordered:
+        if lost:
+            kl = (self.hole if hole else self.slide).of(lost / (lost + front - gained))
+        if gained:
+            kl += (self.recalled if context else self.inserted).of(gained / front)
+        if reordered:
             kl += self.reordered
-        return self.bound * kl * self.weight(where)
+        return self.bound * kl * weight
 
     def bare(self, where: Where) -> float:
         """A canonical, and nothing that makes up for what stands in front."""

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from .cost import CostTable, Timed
 from .diff import Wanted
+
+Floats = npt.NDArray[np.float64]
 
 
 class Figures:
@@ -16,19 +19,24 @@ class Figures:
     ) -> None:
         """fronts: tokens in front of each chunk. window: of the whole window, without what is asked at its
         end."""
-        self._costs = costs
-        self._tokens = np.array([w.chunk.length for w in wanted], dtype=np.float64)
-        self._fronts = np.array(fronts, dtype=np.float64)
-        self._ms: dict[Timed, list[float]] = {}
-        self.weights = costs.kl.weights([w.chunk.kind for w in wanted], self._tokens, self._fronts, window)
+        tokens, before = np.array([w.chunk.length for w in wanted], dtype=np.float64), np.array(fronts, float)
+        self.weights = costs.kl.weights([w.chunk.kind for w in wanted], tokens, before, window)
         """Share of the window's KL that an error of the chunk makes."""
+        self.ms = _Milliseconds(costs, tokens, before)
 
-    def ms(self, op: Timed) -> list[float]:
-        """Milliseconds of this op on each chunk. All prefills run as one forward: its start, charged once
-        where the choice is made, is not in them. Raises PlanError when the cost table lacks the op."""
-        if op not in self._ms:
-            time, rank = self._costs.of(op), np.minimum(self._costs.rank, self._tokens)
-            prefill = op == "prefill"  # nothing else attends the window
-            ms = time.more(self._tokens, self._fronts) if prefill else time.of(self._tokens, rank=rank)
-            self._ms[op] = np.round(ms, 4).tolist()
-        return self._ms[op]
+
+class _Milliseconds(dict[Timed, list[float]]):
+    """Of each op on each chunk, worked out when it is asked for first. All prefills run as one forward: its
+    start, charged once where the choice is made, is not in them. Raises PlanError when the cost table lacks
+    the op."""
+
+    def __init__(self, costs: CostTable, tokens: Floats, fronts: Floats) -> None:
+        self._costs, self._tokens, self._fronts = costs, tokens, fronts
+        self._ranks = np.minimum(costs.rank, tokens)
+
+    def __missing__(self, op: Timed) -> list[float]:
+        time = self._costs.of(op)
+        prefill = op == "prefill"  # nothing else attends the window
+        ms = time.more(self._tokens, self._fronts) if prefill else time.of(self._tokens, rank=self._ranks)
+        found = self[op] = np.round(ms, 4).tolist()
+        return found

@@ -4,7 +4,6 @@ What the linear relaxation leaves open (one step, seldom more than a few chunks 
 everything else is settled by its bound.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +26,14 @@ def cheapest(options: Options, budget: float) -> Picks:
     if relaxed.rate == 0:
         return relaxed.picks
     best = _give_back(options, relaxed.picks, budget)
+    price = _price(options, best)
     for improved in (_in_one_step, _searched):
-        if _price(options, best) <= relaxed.bound * (1 + _CLOSE):
+        if price <= relaxed.bound * (1 + _CLOSE):
             break
         found = _give_back(options, improved(options, best, relaxed, budget), budget)
-        best = min(best, found, key=partial(_price, options))
+        cost = _price(options, found)
+        if cost < price:
+            best, price = found, cost
     return best
 
 
@@ -97,17 +99,17 @@ def steps_of(options: Options, start: Picks) -> Steps:
     """Along the lower convex hulls of all chunks at once. start: the cheapest option of each."""
     found: list[tuple[Picks, Picks, Floats, Floats, Floats]] = []
     row, at, rate = np.arange(len(start)), start, np.zeros(len(start))
+    price, kl = options.price, options.kl
     while len(row):
-        price, kl = options.price[row], options.kl[row]
         paid, saved = price - of(price, at)[:, None], of(kl, at)[:, None] - kl
-        rates = np.divide(paid, saved, out=np.full(paid.shape, np.inf), where=saved > 0)
+        rates = np.divide(paid, saved, out=np.full_like(paid, np.inf), where=saved > 0)
         best = rates.min(axis=1)
-        further = np.where(rates == best[:, None], kl, np.inf).argmin(axis=1)
+        further = first(rates, kl)
         goes_on = np.isfinite(best)
-        row, at, further = row[goes_on], at[goes_on], further[goes_on]
         rate = np.maximum(rate, best)[goes_on]  # equal ones must not part by a rounding
-        found.append((row, further, of(saved[goes_on], further), of(paid[goes_on], further), rate))
-        at = further
+        row, at = row[goes_on], further[goes_on]
+        found.append((row, at, of(saved, further)[goes_on], of(paid, further)[goes_on], rate))
+        price, kl = (table.T.compress(goes_on, axis=1).T for table in (price, kl))  # by column in memory
     rows, option, saved, paid, rates = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.lexsort((rows, rates))
     return Steps(rows[order], option[order], saved[order], paid[order])
@@ -115,13 +117,15 @@ def steps_of(options: Options, start: Picks) -> Steps:
 
 def _give_back(options: Options, picks: Picks, budget: float) -> Picks:
     """Return what the last step overshot: the dearest chunks first, each as cheap as the rest allows."""
-    picks = picks.copy()
     price, kl = of(options.price, picks), of(options.kl, picks)
     spare = room(budget) - kl.sum()
     more = options.kl - kl[:, None]
     cheaper = (options.price < price[:, None]) | ((options.price == price[:, None]) & (more < 0))
     may = cheaper & (more <= spare)
     rows = may.any(axis=1).nonzero()[0]
+    if not len(rows):
+        return picks
+    picks = picks.copy()
     for i in rows[np.argsort(-price[rows], kind="stable")].tolist():
         fits = (may[i] & (more[i] <= spare)).nonzero()[0]
         if len(fits):

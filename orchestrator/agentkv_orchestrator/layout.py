@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 from .diff import Wanted
 from .errors import CapacityError
@@ -32,14 +31,8 @@ class Layout:
     positions: list[int]
 
 
-class _Start(NamedTuple):
-    """Of a window."""
-
-    row: int
-    position: int
-
-
-_ORIGIN = _Start(0, 0)
+_ORIGIN = 0, 0
+"""Row and position where a window starts."""
 
 
 def lay_out(
@@ -60,32 +53,27 @@ def lay_out(
     so that nothing in front of an edit moves.
     Raises CapacityError when max_rows are not enough.
     """
-    rows = list(accumulate((w.chunk.length for w in wanted), initial=0))
-    positions = list(accumulate((w.chunk.span for w in wanted), initial=0))
-    need = _Start(rows[-1] + headroom, positions[-1] + headroom)
+    rows = list(accumulate([w.chunk.length for w in wanted], initial=0))
+    positions = list(accumulate([w.chunk.span for w in wanted], initial=0))
+    need = rows[-1] + headroom, positions[-1] + headroom
     stay: Counter[tuple[int, int]] = Counter()  # by start: tokens that would stand where they stand
-    for w, row, position in zip(wanted, rows, positions, strict=False):
-        live = graph.get(w.uid)
-        if live is not None:
-            stay[live.row - row, live.position - position] += w.chunk.length
+    live = graph.get_all(w.uid for w in wanted)
+    for w, p, row, position in zip(wanted, live, rows, positions, strict=False):
+        if p is not None:
+            stay[p.row - row, p.position - position] += w.chunk.length
 
-    now = _Start(frame.start, frame.position)
-    free = frame_moves or max(now.row + need.row, now.position + need.position) > max_rows
-    starts = {_ORIGIN, *(_Start(*start) for start in stay if min(start) >= 0)} if free else {now}
-    capacity = _grown(frame.capacity, min(starts).row + need.row, max(need), max_rows)
-    most = max(stay[start] for start in starts)
-    best = (
-        start
-        for start in starts
-        if stay[start] == most
-        and start.row + need.row <= capacity
-        and start.position + need.position <= max_rows
-    )
-    start = min(best, key=lambda start: (abs(start.row - now.row), start), default=_ORIGIN)
+    now = frame.start, frame.position
+    free = frame_moves or max(now[0] + need[0], now[1] + need[1]) > max_rows
+    starts = {_ORIGIN, *(start for start in stay if min(start) >= 0)} if free else {now}
+    capacity = _grown(frame.capacity, min(starts)[0] + need[0], max(need), max_rows)
+    most = max([stay[start] for start in starts])
+    best = [start for start in starts if stay[start] == most]
+    fit = [at for at in best if at[0] + need[0] <= capacity and at[1] + need[1] <= max_rows]
+    row, position = min(fit, key=lambda start: (abs(start[0] - now[0]), start), default=_ORIGIN)
     return Layout(
-        Frame(start=start.row, capacity=capacity, position=start.position),
-        [start.row + row for row in rows[:-1]],
-        [start.position + position for position in positions[:-1]],
+        Frame(start=row, capacity=capacity, position=position),
+        [row + first for first in rows[:-1]],
+        [position + first for first in positions[:-1]],
     )
 
 

@@ -1,6 +1,7 @@
 """What may be done for each chunk, as tables: a row a chunk, a column a candidate."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +59,9 @@ class Options(NamedTuple):
         counts = np.array([len(group) for group in groups], dtype=np.intp)
         there = np.arange(counts.max(initial=1)) < counts[:, None]
         every = [c for group in groups for c in group]
-        price, kl = np.full((2, *there.shape), np.inf)
-        computes, mends = np.zeros((2, *there.shape), dtype=np.bool_)
+        # By column in memory: what is asked most is the least of every row.
+        price, kl = (np.full(there.shape, np.inf, order="F") for _ in range(2))
+        computes, mends = (np.zeros(there.shape, dtype=np.bool_, order="F") for _ in range(2))
         price[there] = [c.price for c in every]
         kl[there] = [c.kl for c in every]
         computes[there] = [c.computes for c in every]
@@ -98,7 +100,9 @@ class Options(NamedTuple):
 
     def total(self, picks: Picks, starts: Starts) -> float:
         """Price of a choice with all that is paid once."""
-        once = starts.forward * of(self.computes, picks).any() + starts.mend * of(self.mends, picks).any()
+        once = starts.forward * of(self.computes, picks).any()
+        if starts.mend:  # 0 where nothing mends
+            once += starts.mend * of(self.mends, picks).any()
         return float(of(self.price, picks).sum() + once)
 
 
@@ -110,4 +114,11 @@ def first(table: Floats, then: Floats) -> Picks:
 
 def of(table: npt.NDArray[Any], picks: Picks) -> npt.NDArray[Any]:
     """What is picked of each row."""
-    return table[np.arange(len(picks)), picks]
+    return table[_rows(len(picks)), picks]
+
+
+@lru_cache(maxsize=16)  # asked for about a hundred times a choice
+def _rows(count: int) -> Picks:
+    rows = np.arange(count)
+    rows.flags.writeable = False
+    return rows

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .cost import CostTable
 from .diff import Wanted
 from .lineage import EMPTY, Lineage
-from .planner import make_plan
+from .planner import Draft, draft
 from .policy import Policy
 from .residency import Residency
 from .window import Frame, WindowGraph
@@ -48,6 +48,20 @@ class _Run(NamedTuple):
         return [*wanted[: self.first], *_flat(order), *wanted[self.stop :]]
 
 
+class _Priced(NamedTuple):
+    ms: float
+    order: Order
+    draft: Draft
+
+
+class Arrangement(NamedTuple):
+    """A wanted window in a chosen order."""
+
+    wanted: list[Wanted]
+    draft: Draft | None
+    """Of its plan, where that had to be made to choose the order."""
+
+
 def arranged(
     graph: WindowGraph,
     wanted: Sequence[Wanted],
@@ -58,25 +72,39 @@ def arranged(
     max_rows: int,
     headroom: int = 0,
 ) -> list[Wanted]:
+    """The window of `arrangement`."""
+    return arrangement(graph, wanted, residency, costs, policy, frame, max_rows, headroom).wanted
+
+
+def arrangement(
+    graph: WindowGraph,
+    wanted: Sequence[Wanted],
+    residency: Residency,
+    costs: CostTable,
+    policy: Policy,
+    frame: Frame,
+    max_rows: int,
+    headroom: int = 0,
+) -> Arrangement:
     """`wanted` with its order-free messages in the order whose plan takes least time.
 
     A message changes places with order-free neighbours only: nothing passes a message whose place was chosen,
     nor a pinned one. The plan of the result takes no longer than that of `wanted` as it came. The other
     arguments, and the errors, are those of `make_plan`.
     """
-    found = list(wanted)
+    found, drafted = list(wanted), None
     settings = (residency, costs, policy, frame, max_rows, headroom)
     for run in _runs(wanted):
         front = EMPTY.extended(w.chunk.id for w in found[: run.first])
         look = _Look(graph, residency, costs, policy)
         standing = _standing(graph, run.units)
         orders = (standing, run.units) if standing else look.orders(front, run.units)
-        if not look.settled(front, orders[0]):
-            price = partial(_price, graph, found, run, settings)
-            tries = 0 if standing else _EFFORT // len(wanted)
-            orders = (_climbed(orders, price, tries),)
-        found = run.window(found, orders[0])
-    return found
+        best, drafted = orders[0], None
+        if not look.settled(front, best):
+            drafts = partial(_draft, graph, found, run, settings)
+            best, drafted = _climbed(orders, drafts, 0 if standing else _EFFORT // len(wanted))
+        found = run.window(found, best)
+    return Arrangement(found, drafted)
 
 
 def _standing(graph: WindowGraph, units: Order) -> Order | None:
@@ -89,40 +117,45 @@ def _standing(graph: WindowGraph, units: Order) -> Order | None:
     return tuple(sorted(units, key=lambda unit: first[unit[0].uid]))
 
 
-def _price(
+def _draft(
     graph: WindowGraph, wanted: Sequence[Wanted], run: _Run, settings: _Settings, order: Order
-) -> float:
-    """Milliseconds of the plan for the window with the messages of `run` in this order."""
-    return make_plan(graph, run.window(wanted, order), *settings).predicted_ms
+) -> _Priced:
+    """The plan for the window with the messages of `run` in this order, unwritten, and its milliseconds."""
+    found = draft(graph, run.window(wanted, order), *settings)
+    return _Priced(found.ms, order, found)
 
 
-def _climbed(orders: Iterable[Order], price: Callable[[Order], float], tries: int) -> Order:
+def _climbed(
+    orders: Iterable[Order], drafts: Callable[[Order], _Priced], tries: int
+) -> tuple[Order, Draft | None]:
     """The cheapest of some orders, then better ones that differ in the place of one message.
 
     tries: how many plans are made at most; the given orders are tried whatever it is.
     """
     given = list(dict.fromkeys(orders))
     if len(given) == 1 and tries <= 1:
-        return given[0]
-    known = {order: price(order) for order in given}
-    best = min(known, key=known.__getitem__)
-    while better := _better(best, known, price, tries):
+        return given[0], None
+    known = set(given)
+    best = min(map(drafts, given), key=attrgetter("ms"))
+    while better := _better(best, known, drafts, tries):
         best = better
-    return best
+    return best.order, best.draft
 
 
 def _better(
-    best: Order, known: dict[Order, float], price: Callable[[Order], float], tries: int
-) -> Order | None:
-    """An order that differs in the place of one message and is worth the change; `known` learns its price."""
-    for order in _moves(best):
+    best: _Priced, known: set[Order], drafts: Callable[[Order], _Priced], tries: int
+) -> _Priced | None:
+    """An order that differs in the place of one message and is worth the change; `known` learns what was
+    tried."""
+    for order in _moves(best.order):
         if order in known:
             continue
         if len(known) >= tries:
             return None
-        known[order] = price(order)
-        if known[order] < known[best] * (1 - _WORTH):
-            return order
+        known.add(order)
+        found = drafts(order)
+        if found.ms < best.ms * (1 - _WORTH):
+            return found
     return None
 
 

@@ -5,37 +5,59 @@ plans.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from .candidates import candidates
-from .choose import choose, why_not
+from .choose import choose
 from .cost import CostTable
 from .diff import Change, Comparison, Wanted
-from .errors_model import ErrorModel, Where
+from .errors_model import ErrorModel
 from .figures import Figures
 from .layout import Layout, lay_out
-from .options import Floats, Starts, over
+from .options import Floats, Starts
 from .outcome import after
-from .plan import (
-    PLACING,
-    Alternative,
-    Evict,
-    FormCanonical,
-    Mending,
-    Op,
-    Plan,
-    Prefill,
-    Stash,
-)
+from .plan import Op, Plan, Stash
 from .policy import Policy
 from .residency import Residency
 from .site import Candidate, Scene, Site, worth_storing
-from .window import Frame, WindowGraph
+from .window import Frame, Placement, WindowGraph
+from .writing import evictions, in_order, placing, stashes, written
 
-__all__ = ["after", "make_plan"]
+__all__ = ["Draft", "after", "draft", "make_plan"]
+
+
+class Draft(NamedTuple):
+    """What is chosen for each wanted chunk, and from what; the plan but for the writing."""
+
+    graph: WindowGraph
+    wanted: Sequence[Wanted]
+    costs: CostTable
+    policy: Policy
+    frame: Frame
+    options: list[list[Candidate]]
+    chosen: list[Candidate]
+    starts: Starts
+    lost: list[Placement]
+    """KV that this destroys and is worth storing."""
+
+    @property
+    def ms(self) -> float:
+        """What the plan will predict."""
+        steps = in_order(self.wanted, self.chosen, self.starts)
+        return round(sum([op.ms for op in self._stashes()] + [step.ms for _, step in steps]), 4)
+
+    def plan(self) -> Plan:
+        steps = in_order(self.wanted, self.chosen, self.starts)
+        owed = self.starts.besides(self.chosen)
+        ops = placing(steps, self.wanted, self.chosen, self.options, self.policy, owed)
+        every: list[Op] = [*self._stashes(), *evictions(self.graph, self.wanted), *ops]
+        return written(every, self.frame, self.policy, self.graph)
+
+    def _stashes(self) -> Iterator[Stash]:
+        return stashes(self.lost, self.costs)
 
 
 def make_plan(
@@ -53,22 +75,28 @@ def make_plan(
     Raises WindowError for a wanted window that contradicts itself or the live one, CapacityError when it does
     not fit, PlanError when the cost table lacks an op.
     """
+    return draft(graph, wanted, residency, costs, policy, frame, max_rows, headroom).plan()
+
+
+def draft(
+    graph: WindowGraph,
+    wanted: Sequence[Wanted],
+    residency: Residency,
+    costs: CostTable,
+    policy: Policy,
+    frame: Frame,
+    max_rows: int,
+    headroom: int = 0,
+) -> Draft:
+    """The plan that `make_plan` of the same gives, before it is written."""
     layout = lay_out(graph, wanted, frame, max_rows, headroom, policy.name != "exact")
     sites = list(_sites(graph, wanted, residency, costs, layout, policy))
     options = [candidates(site) for site in sites]
     starts = _starts(options, costs)
     chosen = choose(sites, options, policy, starts, _shares(sites))
-    owed = starts.besides(chosen)
-    steps = [
-        op
-        for w, candidate, others in zip(wanted, chosen, options, strict=True)
-        for op in _written(w, candidate, others, policy, owed)
-    ]
     survive = {w.uid for w, candidate in zip(wanted, chosen, strict=True) if candidate.survives}
-    stashes = _stashes(graph, survive, residency, costs) if policy.stash else []
-    return written(
-        [*stashes, *_evictions(graph, wanted), *_fused(steps, starts)], layout.frame, policy, graph
-    )
+    lost = list(_lost(graph, survive, residency)) if policy.stash else []
+    return Draft(graph, wanted, costs, policy, layout.frame, options, chosen, starts, lost)
 
 
 def _sites(
@@ -92,11 +120,14 @@ def _sites(
         asked,
     )
     clean: frozenset[str] = frozenset()
-    placed = zip(wanted, comparison.changes(residency), layout.rows, layout.positions, strict=True)
-    for i, (w, change, row, position) in enumerate(placed):
-        live, front, held = comparison.live[i], comparison.fronts[i], residency.of(w.chunk.id)
-        yield Site(scene, i, w, change, live, held, row, position, fronts[i], front, clean)
-        clean = clean | {w.chunk.id} if w.clean else clean
+    changes, there = comparison.changes(residency), zip(layout.rows, layout.positions, strict=True)
+    for i, (w, change, live, (row, position)) in enumerate(
+        zip(wanted, changes, comparison.live, there, strict=True)
+    ):
+        held = residency.of(w.chunk.id)
+        yield Site(scene, i, w, change, live, held, row, position, fronts[i], comparison.fronts[i], clean)
+        if w.clean:
+            clean = clean | {w.chunk.id}
 
 
 def _shares(sites: Sequence[Site]) -> Floats:
@@ -121,91 +152,32 @@ def _nearest(
     comparison: Comparison,
     residency: Residency,
     errors: ErrorModel,
-    at: int,
-    where: Where,
+    site: Site,
     keys: frozenset[str],
-) -> Change | None:
+) -> tuple[float, Change] | None:
     """Stored KV is a survivor of another window: of its contexts, the one that costs least KL here."""
-    known = [(key, residency.context(key)) for key in sorted(keys)]
-    # One that is forgotten tells nothing; one of no chunks is a canonical.
-    changes = [comparison.at(at, c.chunks, c.tokens, key) for key, c in known if c and c.chunks]
-    return min(changes, key=lambda change: (errors.stale(change, where), change.context), default=None)
+    found: tuple[float, Change] | None = None
+    for key in sorted(keys):
+        context = residency.context(key)
+        if context is None or not context.chunks.length:
+            continue  # one that is forgotten tells nothing; one of no chunks is a canonical
+        change = comparison.at(site.number, context.chunks, context.tokens, key)
+        kl = errors.left(change, site.rows_in_front, site.weight)
+        if found is None or kl < found[0]:
+            found = kl, change
+    return found
 
 
-def _written(
-    wanted: Wanted, chosen: Candidate, options: Sequence[Candidate], policy: Policy, owed: Starts
-) -> list[Op]:
-    """The chosen steps as ops; the one that places the chunk says what else there was.
-
-    owed: what is paid once and nothing in the plan pays yet.
-    """
-    others: tuple[Alternative, ...] = ()
-    if len(options) > 1:
-        rest = [other for other in options if other.name != chosen.name]
-        others = tuple([_alternative(other, chosen, policy, owed.of(other)) for other in rest])
-    return [step.write(wanted, others if step.kind in PLACING else ()) for step in chosen.steps]
-
-
-def _alternative(other: Candidate, chosen: Candidate, policy: Policy, owed: float) -> Alternative:
-    ms = round(other.ms + owed, 4) if owed else other.ms
-    reason, passed = other.steps[-1].reason, why_not(other, chosen, policy, owed)
-    return Alternative(other.name, ms, other.kl, reason, passed)
-
-
-def _stashes(
-    graph: WindowGraph, survive: set[int], residency: Residency, costs: CostTable
-) -> Iterator[Stash]:
+def _lost(graph: WindowGraph, survive: set[int], residency: Residency) -> Iterator[Placement]:
     """KV that this plan destroys and is worth storing; once a chunk and context."""
     seen: set[tuple[str, str]] = set()
     for p in graph.placements:
         if p.uid in survive:
             continue
         key = (p.chunk.id, p.antecedents.key)
-        if key in seen or not worth_storing(p, residency.of(p.chunk.id)):
-            continue
-        seen.add(key)
-        yield Stash(
-            uid=p.uid,
-            chunk=p.chunk.id,
-            tokens=p.chunk.length,
-            row=p.row,
-            context=key[1],
-            reason="exact, about to be lost and not stored",
-            ms=round(costs.time("stash", p.chunk.length), 4),
-        )
-
-
-def _evictions(graph: WindowGraph, wanted: Sequence[Wanted]) -> Iterator[Evict]:
-    asked = {w.uid for w in wanted}
-    for p in graph.placements:
-        if p.uid not in asked:
-            reason = "not wanted any more"
-            yield Evict(uid=p.uid, chunk=p.chunk.id, tokens=p.chunk.length, row=p.row, reason=reason)
-
-
-def _fused(steps: Sequence[Op], starts: Starts) -> Iterator[Op]:
-    """Prefills last, since they attend what the others put in place; canonicals formed first, each once.
-
-    All prefills run as one forward, and so do all rows that mend others; the first of each pays its start.
-    """
-    formed = {step.chunk: step for step in steps if type(step) is FormCanonical}
-    yield from formed.values()
-    prefills: list[Op] = []
-    mend, forward = starts.mend, starts.forward
-    for step in steps:
-        if isinstance(step, Mending):
-            yield _paying(step, mend)
-            mend = 0.0
-        elif type(step) is Prefill:
-            prefills.append(_paying(step, forward))
-            forward = 0.0
-        elif type(step) is not FormCanonical:
-            yield step
-    yield from prefills
-
-
-def _paying(op: Op, start: float) -> Op:
-    return replace(op, ms=round(op.ms + start, 4)) if start else op
+        if key not in seen and worth_storing(p, residency.of(p.chunk.id)):
+            seen.add(key)
+            yield p
 
 
 def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
@@ -216,17 +188,3 @@ def _starts(options: Sequence[Sequence[Candidate]], costs: CostTable) -> Starts:
         return Starts(forward)
     new = [candidates[0].ms for candidates in options if candidates[0].computes and len(candidates) == 1]
     return Starts(forward, forward + sum(new))
-
-
-def written(ops: Sequence[Op], frame: Frame, policy: Policy, graph: WindowGraph) -> Plan:
-    kl = round(sum([op.kl for op in ops]), 6)
-    return Plan.model_construct(
-        ops=tuple(ops),
-        frame=frame,
-        policy=policy.name,
-        kl_budget=policy.allowance,
-        predicted_ms=round(sum([op.ms for op in ops]), 4),
-        predicted_kl=kl,
-        over_budget=over(kl, policy.allowance),
-        base_revision=graph.revision,
-    )

@@ -1,6 +1,13 @@
-"""Every choice worth a look, chunk by chunk: of partial choices those that no other beats in price and KL."""
+"""Every choice worth a look, chunk by chunk: of partial choices those that no other beats in price and KL.
 
-from typing import NamedTuple
+Seldom more than a few dozen at a time: in plain numbers, as arrays of so few take longer to call than to add.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from math import ceil, inf
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,17 +29,16 @@ class Limits(NamedTuple):
     price: float = 0.0
 
 
-class _States(NamedTuple):
-    """Choices for the chunks in front; [states] each."""
-
-    kl: Floats
-    price: Floats
-    """With all that is paid once, as far as it is needed."""
-    paid: Picks
-    """What that is: 1 a forward, 2 one to mend."""
-
-    def at(self, which: Picks) -> "_States":
-        return _States(self.kl[which], self.price[which], self.paid[which])
+_State = tuple[float, float, int, Any, int]
+"""Choices for the chunks in front. kl. price: with all that is paid once, as far as it is needed. paid: what
+that is, 1 a forward, 2 one to mend. before, pick: the state it goes on from, and with what."""
+_Pick = tuple[int, float, float, bool, int]
+"""Of one chunk: number, KL, price, whether it computes, what it needs paid."""
+_CLASSES = 4
+"""Of what is paid."""
+_MANY = 8
+"""States from which on it pays to look for picks that lead nowhere."""
+_kl, _price = itemgetter(0), itemgetter(1)
 
 
 def inherited(shares: Floats | float, fronts: Floats | float) -> Floats:
@@ -51,63 +57,79 @@ def search(options: Options, shares: Floats, starts: Starts, limits: Limits, mos
     What a choice costs at `rate` a KL, the least of every open chunk included, bounds what becomes of it:
     with the rate of the linear relaxation most are out at once (Pisinger 1995).
     """
-    costs = options.costs(limits.rate)
-    least = costs.min(axis=1)
-    to_come = np.append(np.cumsum(least[::-1])[::-1][1:], 0.0)
+    least = options.costs(limits.rate).min(axis=1).tolist()
+    to_come = [*accumulate(reversed(least[1:]), initial=0.0)][::-1]
     if limits.rate:  # whose budget is finite
-        to_come -= limits.rate * limits.budget
-    states = _States(np.array([limits.kl]), np.array([limits.price]), np.zeros(1, dtype=np.intp))
-    pays = int(starts.forward > 0), 2 * int(starts.mend > 0)
-    once = np.array([0.0, starts.forward, starts.mend, starts.forward + starts.mend])
-    trail: list[tuple[Picks, Picks]] = []
-    needs = options.computes * pays[0] + options.mends * pays[1]
-    for i, share in enumerate(shares.tolist()):
-        paid = states.paid[:, None] | needs[i]
-        kl = states.kl[:, None] + options.kl[i]
-        if share:
-            kl += options.computes[i] * inherited(share, states.kl)[:, None]
-        price = states.price[:, None] + options.price[i]
-        if once[-1]:
-            price += once[paid - states.paid[:, None]]
-        judged = price + limits.rate * kl if limits.rate else price
-        fits = (kl <= room(limits.budget)) & (judged < limits.below - to_come[i])
-        front, column = fits.nonzero()
-        states = _States(kl[fits], price[fits], paid[fits])
-        if len(front) > 1:
-            kept = _undominated(states, limits.rate, most)
-            states, front, column = states.at(kept), front[kept], column[kept]
-        trail.append((front, column))
-    best = np.lexsort((states.kl, states.price))[:1]
-    return _traced(trail, best[0]) if (states.price[best] < limits.below).any() else None
+        to_come = [cost - limits.rate * limits.budget for cost in to_come]
+    needs = options.computes * int(starts.forward > 0) + options.mends * 2 * int(starts.mend > 0)
+    tables = (options.kl, options.price, options.computes, needs)
+    chunks = zip(*(table.tolist() for table in tables), shares.tolist(), strict=True)
+    once = 0.0, starts.forward, starts.mend, starts.forward + starts.mend
+    states: list[_State] = [(limits.kl, limits.price, 0, None, 0)]
+    for (*columns, share), cost in zip(chunks, to_come, strict=True):
+        picks = [(i, *pick) for i, pick in enumerate(zip(*columns, strict=True)) if pick[0] < inf]
+        if len(states) > _MANY:
+            picks = _unbeaten(picks)
+        found = _going_on(states, picks, share, once, limits, limits.below - cost)
+        states = _undominated(found, limits.rate, most)
+    best = min(states, key=itemgetter(1, 0), default=None)
+    return _traced(best) if best is not None and best[1] < limits.below else None
 
 
-def _undominated(states: _States, rate: float, most: int) -> Picks:
-    """Those that no other beats in price and KL; those that have paid for a forward are compared among
-    themselves."""
-    order = np.lexsort((states.price, states.kl))
-    kept = [
-        _falling(states.price, order[states.paid[order] == paid])
-        for paid in range(states.paid.max(initial=0) + 1)
-    ]
-    found = np.concatenate(kept)
-    if len(found) > most:
-        costs = states.price[found] + rate * states.kl[found]
-        found = found[np.argsort(costs, kind="stable")[:most]]
+def _going_on(
+    states: Iterable[_State],
+    picks: Iterable[_Pick],
+    share: float,
+    once: Sequence[float],
+    limits: Limits,
+    below: float,
+) -> list[_State]:
+    """Every state with every pick of the next chunk that stays inside the limits."""
+    found, fitting, rate = list[_State](), room(limits.budget), limits.rate
+    for state in states:
+        front, spent, paid, _, _ = state
+        for pick, kl, price, computes, needs in picks:
+            price += spent
+            kl += front
+            if computes and front:
+                kl += ceil(share * front * 1e6) / 1e6  # as `inherited`
+            if needs:
+                price += once[needs & ~paid]
+            if price + rate * kl < below and kl <= fitting:
+                found.append((kl, price, paid | needs, state, pick))
     return found
 
 
-def _falling(price: Floats, order: Picks) -> Picks:
-    """Of these, each that is cheaper than all in front of it."""
-    prices = price[order]
-    lower = np.ones(len(order), dtype=np.bool_)
-    lower[1:] = prices[1:] < np.minimum.accumulate(prices)[:-1]
-    return order[lower]
+def _unbeaten(picks: Iterable[_Pick]) -> list[_Pick]:
+    """Those that no other of their kind beats in price and KL: what the others lead to is beaten as well."""
+    kept, least = list[_Pick](), dict[tuple[bool, int], float]()
+    for pick in sorted(picks, key=itemgetter(1, 2)):
+        _, _, price, computes, needs = pick
+        if price < least.get((computes, needs), inf):
+            least[computes, needs] = price
+            kept.append(pick)
+    return sorted(kept)
 
 
-def _traced(trail: list[tuple[Picks, Picks]], state: np.intp) -> Picks:
+def _undominated(states: list[_State], rate: float, most: int) -> list[_State]:
+    """Those that no other beats in price and KL; those that have paid for a forward are compared among
+    themselves."""
+    kept: list[list[_State]] = [[] for _ in range(_CLASSES)]
+    least = [inf] * _CLASSES
+    states.sort(key=_price)
+    states.sort(key=_kl)  # of equal ones the cheapest is first
+    for state in states:
+        if state[1] < least[state[2]]:
+            least[state[2]] = state[1]
+            kept[state[2]].append(state)
+    found = list(chain.from_iterable(kept))
+    return found if len(found) <= most else sorted(found, key=lambda s: s[1] + rate * s[0])[:most]
+
+
+def _traced(state: _State) -> Picks:
     """The picks that led to a state."""
     picks: list[int] = []
-    for front, column in reversed(trail):
-        picks.append(column[state])
-        state = front[state]
+    while state[3] is not None:
+        picks.append(state[4])
+        state = state[3]
     return np.array(picks[::-1], dtype=np.intp)

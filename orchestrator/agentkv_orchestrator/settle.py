@@ -6,10 +6,11 @@ from .cost import CostTable
 from .diff import Wanted
 from .lineage import EMPTY
 from .plan import FormCanonical, FormPatch, Op, Plan
-from .planner import make_plan, written
+from .planner import make_plan
 from .policy import Policy
 from .residency import Residency
 from .window import Frame, WindowGraph
+from .writing import written
 
 _HALVINGS = 7
 """How often the budget between what a window carries and nothing is halved."""

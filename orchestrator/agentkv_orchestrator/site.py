@@ -1,8 +1,9 @@
 """What a rule looks at to propose a way for one chunk, and what it answers with."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from .cost import CostTable, Timed
 from .diff import Change, Wanted
@@ -27,12 +28,14 @@ from .window import Placement
 
 MadeOp = Placing | Applying | FormCanonical
 _STANDING: frozenset[type] = frozenset((Keep, Rotate))
-_MENDING: frozenset[type] = frozenset((EstimatePatch, Repair))
+MENDING: frozenset[type] = frozenset((EstimatePatch, Repair))
 _REWRITES: frozenset[type] = frozenset((ApplyRemoval, Repair))
 
 
-class Step(NamedTuple):
-    """An op that is priced but not written: most are never chosen."""
+@dataclass(slots=True)
+class Step:
+    """An op that is priced but not written: most are never chosen. Nobody changes one; a frozen one would
+    take three times as long to make."""
 
     kind: type[MadeOp]
     reason: str
@@ -55,8 +58,10 @@ class Step(NamedTuple):
         )
 
 
-class Candidate(NamedTuple):
-    """Steps that together make one chunk's KV, in order, and what they come to."""
+@dataclass(slots=True)
+class Candidate:
+    """Steps that together make one chunk's KV, in order, and what they come to. As with a step, nobody
+    changes one."""
 
     steps: tuple[Step, ...]
     ms: float
@@ -72,6 +77,11 @@ class Candidate(NamedTuple):
     """Runs some of its rows, with all others that mend."""
     name: str
 
+    @property
+    def reason(self) -> str:
+        """What it starts from, in words."""
+        return self.steps[-1].reason
+
     def inheriting(self, kl: float) -> "Candidate":
         """The same, a prefill that is, with this KL."""
         (step,) = self.steps
@@ -79,14 +89,15 @@ class Candidate(NamedTuple):
         return Candidate((step,), self.ms, kl, self.price, False, True, False, self.name)
 
 
-class Scene(NamedTuple):
+@dataclass(slots=True)
+class Scene:
     """What all sites of a plan share."""
 
     costs: CostTable
     window_tokens: int
     """Without what is asked at the end: errors are measured there, by the distance to it."""
-    nearest: Callable[[int, Where, frozenset[str]], Change | None]
-    """What KV conditioned on the closest of these contexts would miss as the n-th wanted chunk;
+    nearest: Callable[["Site", frozenset[str]], tuple[float, Change] | None]
+    """What KV conditioned on the closest of these contexts would miss there, and the KL of that;
     `Change.context` is its key."""
     stashing: bool
     """What is exact goes to the store before it is lost."""
@@ -99,12 +110,14 @@ class Site:
     """One wanted chunk at its row, and everything a rule may look at."""
 
     __slots__ = (
+        "_where",
         "at",
         "bare",
         "change",
         "clean_front",
         "costs",
         "front",
+        "may_stand",
         "number",
         "outlived",
         "placement",
@@ -115,13 +128,14 @@ class Site:
         "stands",
         "wanted",
         "weight",
-        "where",
     )
 
     at: dict[str, int]
     """Where the chunk will stand, as fields of an op."""
     bare: bool
     """The live KV is the canonical, which has seen nothing. At the front, only if not computed there."""
+    may_stand: bool
+    """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
     outlived: bool
     """The live KV was computed behind a clean view that has ended: the same ids, and other KV."""
     same: bool
@@ -130,8 +144,6 @@ class Site:
     """The live KV is where it has to be, in rows and in positions."""
     weight: float
     """Share of the window's KL that an error of this chunk makes."""
-    where: Where
-    """Where the chunk will stand, for the error model."""
 
     def __init__(
         self,
@@ -155,9 +167,8 @@ class Site:
         self.at = {"row": row, "position": position}
         self.front, self.clean_front = front, clean_front
         self.weight = scene.figures.weights[number]
-        kind, tokens = wanted.chunk.kind, wanted.chunk.length
-        self.where = Where(kind, tokens, rows_in_front, scene.window_tokens, self.weight)
-        self.bare = self.outlived = self.same = self.stands = False
+        self._where: Where | None = None
+        self.bare = self.outlived = self.same = self.stands = self.may_stand = False
         if live is None:
             return
         self.bare = not live.antecedents.length and (front.length > 0 or not live.exact)
@@ -166,6 +177,15 @@ class Site:
         other = off if wanted.clean else self.bare or self.outlived
         self.same = change.kind == "kept" and not other
         self.stands = live.row == row and live.position == position
+        self.may_stand = self.same or not (wanted.clean or live.clean)
+
+    @property
+    def where(self) -> Where:
+        """Where the chunk will stand, for the error model."""
+        if self._where is None:
+            chunk, window = self.wanted.chunk, self.scene.window_tokens
+            self._where = Where(chunk.kind, chunk.length, self.rows_in_front, window, self.weight)
+        return self._where
 
     @property
     def stash(self) -> float:
@@ -173,7 +193,7 @@ class Site:
         live = self.placement
         if live is None or not self.scene.stashing or not worth_storing(live, self.resident):
             return 0.0
-        return self.scene.figures.ms("stash")[self.number]
+        return self.scene.figures.ms["stash"][self.number]
 
     @property
     def context(self) -> str:
@@ -186,13 +206,14 @@ class Site:
         """
         if not keys or self.wanted.clean:
             return None
-        if self.context in keys:
-            return self.context, self.hearsay(self.context), f"for the {count(self.front.length)} in front"
-        where = self.where
-        change = self.scene.nearest(self.number, where, keys)
-        if change is None:
+        context = self.front.key
+        if context in keys:
+            return context, self.hearsay(context), f"for the {count(self.front.length)} in front"
+        found = self.scene.nearest(self, keys)
+        if found is None:
             return None
-        kl = self.costs.kl.stale(change, where) + self.hearsay(change.context)
+        stale, change = found
+        kl = stale + self.hearsay(change.context)
         return change.context, kl, f"for a context like this; {difference(change)}"
 
     def hearsay(self, key: str) -> float:
@@ -201,19 +222,13 @@ class Site:
         return self.weight * hearsay if hearsay else 0.0
 
     @property
-    def may_stand(self) -> bool:
-        """The live KV can serve. It cannot begin or end a clean view, unless that changes nothing."""
-        live = self.placement
-        return live is not None and (not (self.wanted.clean or live.clean) or self.same)
-
-    @property
     def stale(self) -> float:
         """KL of leaving the live KV as it is, for what has changed in front since it was computed."""
         if self.same:
             return 0.0
         if self.bare or self.outlived:
             return self.costs.kl.bare(self.where)
-        return self.costs.kl.stale(self.change, self.where)
+        return self.costs.kl.left(self.change, self.rows_in_front, self.weight)
 
     @property
     def heard(self) -> float:
@@ -225,7 +240,7 @@ class Site:
         """The step with the time that it takes to fetch what it starts from: kind and key of the entry."""
         where = self.resident.where
         ms = self.costs.fetch_ms(where[kind].get(key)) if kind in where else 0.0
-        return step._replace(ms=step.ms + ms) if ms else step
+        return replace(step, ms=step.ms + ms) if ms else step
 
     def step(
         self,
@@ -236,7 +251,7 @@ class Site:
         kl: float = 0.0,
     ) -> Step:
         """A priced op for this chunk; fields: what this kind says besides."""
-        ms = self.scene.figures.ms(timed)[self.number] if timed else 0.0
+        ms = self.scene.figures.ms[timed][self.number] if timed else 0.0
         return Step(kind, reason, ms, round(kl, 6) if kl else 0.0, fields)
 
     def mend(
@@ -247,14 +262,20 @@ class Site:
         ms = self.costs.of("prefill").more(rows, self.rows_in_front + self.wanted.chunk.length // 2)
         return Step(kind, reason, round(ms, 4), round(kl, 6), {**fields, "rows": rows})
 
-    def candidate(self, *steps: Step) -> Candidate:
-        last = steps[-1]
-        ms, kl, name = last.ms, last.kl, NAMES[last.kind]
-        for step in steps[-2::-1] if len(steps) > 1 else ():
-            ms, kl, name = round(ms + step.ms, 4), round(kl + step.kl, 6), f"{NAMES[step.kind]}+{name}"
-        survives = steps[0].kind in _STANDING and last.kind not in _REWRITES
-        price = ms if survives else ms + self.stash
-        return Candidate(steps, ms, kl, price, survives, last.kind is Prefill, last.kind in _MENDING, name)
+    def alone(self, step: Step) -> Candidate:
+        """The candidate of one step, which most are."""
+        kind, ms = step.kind, step.ms
+        survives = kind in _STANDING
+        price = ms if survives or self.placement is None else ms + self.stash
+        return Candidate((step,), ms, step.kl, price, survives, kind is Prefill, False, NAMES[kind])
+
+    def both(self, first: Step, last: Step) -> Candidate:
+        """The candidate of two steps, in order."""
+        ms, kl = round(last.ms + first.ms, 4), round(last.kl + first.kl, 6)
+        survives = first.kind in _STANDING and last.kind not in _REWRITES
+        price = ms if survives or self.placement is None else ms + self.stash
+        name = f"{NAMES[first.kind]}+{NAMES[last.kind]}"
+        return Candidate((first, last), ms, kl, price, survives, False, last.kind in MENDING, name)
 
 
 def worth_storing(p: Placement, held: Resident) -> bool:

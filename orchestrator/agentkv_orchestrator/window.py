@@ -192,6 +192,9 @@ class WindowGraph(BaseModel):
     def get(self, uid: int) -> Placement | None:
         return self._by_uid.get(uid)
 
+    def get_all(self, uids: Iterable[int]) -> list[Placement | None]:
+        return list(map(self._by_uid.get, uids))
+
     @property
     def tokens(self) -> int:
         return sum(p.chunk.length for p in self.placements)
