@@ -21,8 +21,12 @@ class Prefixes:
         return self._young.nbytes + self._old.nbytes
 
     def add(self, keys: Keys, entries: Values, limit: int) -> None:
-        """Note prefixes [n] and their last chunks. limit: of how many to know."""
-        fresh = self._young.find_many(keys) < 0
+        """Note prefixes [n] and their last chunks: where one was cut otherwise before, the newest cut counts,
+        so that the chain of a prompt that was seen is whole. limit: of how many to know."""
+        known = self._young.find_many(keys)
+        fresh = known != entries
+        for i in (fresh & (known >= 0)).nonzero()[0].tolist():
+            self._young.remove(int(keys[i]), int(known[i]))
         self._young.add_many(keys[fresh], entries[fresh])
         if len(self._young) > max(FEWEST, limit) // 2:
             self._young, self._old = HashIndex(), self._young

@@ -133,6 +133,19 @@ def test_every_hit_holds_the_tokens_it_is_said_to_hold(seed: int, words: int, da
             assert [(s.start, s.stop) for s in again] == [(s.start, s.stop) for _, s in admitted]
 
 
+def test_a_prompt_is_a_prefix_as_it_was_cut_last() -> None:
+    """Its first two tokens ended one chunk before, and end another one now."""
+    registry, body = knowing(token_ids(0, 1500, 2)), token_ids(1, 60)
+    registry.admit(body, "doc", [2], 0)
+    registry.admit(body[:25], "doc", [1, 2], 0)
+    assert [(s.start, s.stop, s.found) for s in registry.match(body[:25], [1, 2], 0)] == [
+        (0, 1, "prefix"),
+        (1, 2, "prefix"),
+        (2, 25, "prefix"),
+    ]
+    assert {s.found for s in registry.match(body, [1, 2], 0)} == {"prefix"}
+
+
 def test_a_prompt_behind_another_header_is_known_but_for_the_header() -> None:
     body = token_ids(1, 6000)
     registry = Registry("m")
