@@ -206,18 +206,24 @@ class Registry:
 
     def _prefix(self, tokens: Ids, sums: Hashes, edges: Sequence[int]) -> list[Span]:
         """The longest chain of known chunks, each ending where a known prefix ends, over no boundary."""
-        spans: list[Span] = []
-        at, keys = 0, self._rolling.prefixes(sums)
+        ends: dict[int, Span] = {}  # by where a chain can end: its last chunk
+        keys = self._rolling.prefixes(sums)
         for first, last in ((1, LARGEST + 1), (LARGEST + 1, keys.size)):
             for i, entry in self._prefixes.along(keys[first:last]):
-                stop, size = first + i, self._columns.length(entry)
+                stop, at = first + i, first + i - self._columns.length(entry)
+                if at and at not in ends:
+                    continue
                 edge = edges[min(bisect_right(edges, at), len(edges) - 1)]
-                if at + size == stop <= edge and _equal(self._view(entry), tokens[at:stop]):
-                    spans.append(Span(at, stop, "prefix", self._columns.id(entry)))
-                    at = stop
-            if not spans:  # one that is known ends within the longest chunk
+                if stop <= edge and _equal(self._view(entry), tokens[at:stop]):
+                    ends[stop] = Span(at, stop, "prefix", self._columns.id(entry))
+            if not ends:  # one that is known ends within the longest chunk
                 break
-        return spans
+        spans: list[Span] = []
+        at = max(ends, default=0)
+        while at:
+            spans.append(ends[at])
+            at = spans[-1].start
+        return spans[::-1]
 
     def _recovered(self, tokens: Ids, sums: Hashes, miss: Span) -> Iterator[Span]:
         """The parts of known chunks in a miss, and what is left between them."""
