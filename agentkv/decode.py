@@ -20,6 +20,7 @@ from agentkv.errors import EmptyChunk
 from agentkv.handles import Entry, Handle, Unanswered, words
 from agentkv.inputs import Ids, Marks, marker_ids
 from agentkv.sampling import Guide, Sampling
+from agentkv.showing import Message
 from agentkv.undo import recorded
 
 if TYPE_CHECKING:
@@ -37,17 +38,19 @@ class Timing:
 
 def answer(
     window: Window,
-    prompt: str | None,
+    prompt: str | Sequence[Message] | None,
     sampling: Sampling,
     marks: Marks | None = None,
     guide: Guide | None = None,
 ) -> Generator[str, None, None]:
-    """Append the prompt, commit, decode. Yields text as soon as its tokens spell whole characters.
+    """Append the prompt, or show a list of messages, then commit and decode. Yields text as soon as its
+    tokens spell whole characters.
 
     marks: what opens and ends the answer, in place of what the engine's template writes. guide: what it may
     say.
     Whatever was decoded is in the window afterwards, also when the caller stops early or an error is raised
-    between two tokens. Raises TooLong when the longest answer would not fit (nothing is appended then).
+    between two tokens. Raises TooLong when the longest answer would not fit (the window is then as it was),
+    and what `Window.append` and `Window.show` raise.
     """
     decoding = _Decoding(window, prompt, sampling, marks, guide)
     try:
@@ -62,7 +65,7 @@ class _Decoding:
     def __init__(
         self,
         window: Window,
-        prompt: str | None,
+        prompt: str | Sequence[Message] | None,
         sampling: Sampling,
         marks: Marks | None,
         guide: Guide | None,
@@ -87,14 +90,17 @@ class _Decoding:
             window.unanswered = _unanswered(window, self.first, bool(len(self.head)))
         self.cache = window.kv.live()
 
-    def _open(self, prompt: str | None) -> Tensor:
+    def _open(self, prompt: str | Sequence[Message] | None) -> Tensor:
         """Commit the prompt and the head of the answer in one plan; logits ``[1, vocab]`` of the last
         token."""
-        window, content = self.window, self.window.content
+        window = self.window
+        before = window.graph, window.content, window.committed, window.past
         room = len(self.head) + self.sampling.max_new_tokens + len(self.tail)
         try:
-            if prompt is not None:
+            if isinstance(prompt, str):
                 window.append(prompt, kind="user")
+            elif prompt is not None:
+                window.show(prompt)
             rules.fits(window.content.tokens + room, window.max_tokens)
             if not window.content.tokens:
                 raise EmptyChunk(
@@ -103,7 +109,7 @@ class _Decoding:
             if len(self.head):
                 window.append_ids(self.head, kind="assistant")
         except BaseException:
-            window.content = content
+            window.graph, window.content, window.committed, window.past = before
             raise
         past, known = window.past, window.committed
         window.commit(headroom=room - len(self.head), keep=1)  # the head is in the window by now

@@ -38,6 +38,7 @@ from agentkv.page import window_html
 from agentkv.queries import Relation, names, related, stats
 from agentkv.sampling import Guide, Sampling
 from agentkv.saving import save
+from agentkv.showing import Message
 from agentkv.undo import Past, opened, recorded, stale, step
 from agentkv.usage import Usage
 
@@ -209,8 +210,9 @@ class Window(Edits):
             self.commit()
             return save(self, name)
 
-    def generate(self, prompt: str | None = None, **sampling: Any) -> str:
-        """The model's answer to ``prompt`` (appended as a user message), or to the window as it is.
+    def generate(self, prompt: str | Sequence[Message] | None = None, **sampling: Any) -> str:
+        """The model's answer to ``prompt``, or to the window as it is. A text is appended as a user message;
+        a list is what the window then holds, as by `show`.
 
         sampling: fields of `Sampling` (max_new_tokens, temperature, top_p, seed). The answer becomes a
         message of the window; `last_answer` is its handle.
@@ -219,7 +221,7 @@ class Window(Edits):
 
     def stream(
         self,
-        prompt: str | None = None,
+        prompt: str | Sequence[Message] | None = None,
         *,
         marks: Marks | None = None,
         guide: Guide | None = None,
@@ -232,7 +234,9 @@ class Window(Edits):
         """
         return answer(self, prompt, Sampling(**sampling), marks, guide)
 
-    async def astream(self, prompt: str | None = None, **sampling: Any) -> AsyncIterator[str]:
+    async def astream(
+        self, prompt: str | Sequence[Message] | None = None, **sampling: Any
+    ) -> AsyncIterator[str]:
         """`stream` on the engine's worker thread."""
         run, pieces = asyncio.get_running_loop().run_in_executor, self.stream(prompt, **sampling)
         try:
@@ -241,7 +245,7 @@ class Window(Edits):
         finally:
             await run(self.engine.worker, pieces.close)
 
-    async def agenerate(self, prompt: str | None = None, **sampling: Any) -> str:
+    async def agenerate(self, prompt: str | Sequence[Message] | None = None, **sampling: Any) -> str:
         """`generate` on the engine's worker thread."""
         return "".join([piece async for piece in self.astream(prompt, **sampling)])
 

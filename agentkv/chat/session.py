@@ -39,7 +39,12 @@ class Session:
             self.console.print(f"{error}", style="red", markup=False)
 
     def _command(self, text: str) -> None:
-        name, *arguments = shlex.split(text) or [""]
+        try:
+            name, *arguments = shlex.split(text) or [""]
+        except ValueError as error:
+            raise InvalidInput(
+                got=f"/{text} ({error})", expected="quotes in pairs", do='such as /read "my file.txt"'
+            ) from error
         action = COMMANDS.get(name)
         if action is None:
             raise InvalidInput(
@@ -69,7 +74,7 @@ class Session:
         """The message that a number of /list stands for."""
         entries = everything(self.window)
         number = arguments[0] if arguments else ""
-        if not number.isdigit() or not 1 <= int(number) <= len(entries):
+        if not number.isdecimal() or not 1 <= int(number) <= len(entries):
             raise InvalidInput(
                 got=f"message {number!r}", expected=f"a number from 1 to {len(entries)}", do="see /list"
             )
@@ -99,7 +104,10 @@ def _read(session: Session, arguments: list[str]) -> None:
     if not path.is_file():
         raise InvalidInput(got=f"{str(path)!r}", expected="a file", do="give its path")
     text = path.suffix.lower() in (".txt", ".md", ".py", ".json", ".html", ".csv", ".toml", ".log")
-    content = path.read_text(errors="replace") if text else path
+    try:
+        content = path.read_text(errors="replace") if text else path
+    except OSError as error:
+        raise InvalidInput(got=str(error), expected="a file that may be read", do="see to that") from error
     session.window.append(content, kind="document")
     session.shown()
 
@@ -127,7 +135,7 @@ def _pin(session: Session, arguments: list[str]) -> None:
 def _slide(session: Session, arguments: list[str]) -> None:
     """TOKENS: the oldest messages leave until so many tokens are left"""
     tokens = arguments[0] if arguments else ""
-    if not tokens.isdigit():
+    if not tokens.isdecimal():
         raise InvalidInput(got=f"{tokens!r}", expected="a number of tokens", do="such as /slide 512")
     session.window.slide(int(tokens))
     session.shown()

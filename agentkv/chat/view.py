@@ -68,7 +68,7 @@ def listing(window: Window) -> Table:
     for name in ("", "message", "tokens", "state"):
         table.add_column(name, justify="right" if name == "tokens" else "left")
     for number, entry in enumerate(everything(window), 1):
-        table.add_row(str(number), *_row(window, entry))
+        table.add_row(str(number), *map(Text, _row(window, entry)))
     return table
 
 

@@ -96,9 +96,8 @@ class Answering:
         with model.threads.lease(*place, messages, policy) as lease:
             window = lease.window
             known = {uid for entry in window.content.known() for uid, _ in entry.parts}
-            window.show(messages)
             until = Until(request.stop, triggers)
-            pieces = window.stream(None, marks=model.template.marks, guide=guide, **self._sampling())
+            pieces = window.stream(messages, marks=model.template.marks, guide=guide, **self._sampling())
             try:
                 for piece in pieces:
                     self.ttft_ms = self.ttft_ms or self._since_start()

@@ -15,10 +15,10 @@ def caller(config: RunnableConfig | None = None) -> dict[str, str]:
     """thread_id and owner, the node; "" outside of a thread or a graph. config: as given to a call, on top of
     the one that the call runs under."""
     found = ensure_config(config)
-    thread = found.get("configurable", {}).get("thread_id") or ""
+    thread = found.get("configurable", {}).get("thread_id", "")
     path = str((found.get("metadata") or {}).get("langgraph_checkpoint_ns") or "")
     nodes = [part.partition(":")[0] for part in path.split("|")]  # behind the colon stands a task's id
-    return {"thread_id": str(thread), "owner": "|".join(nodes)}
+    return {"thread_id": "" if thread is None else str(thread), "owner": "|".join(nodes)}
 
 
 class Called(BaseChatModel):

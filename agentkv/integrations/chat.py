@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from functools import cached_property
+from threading import RLock
 from typing import Any
 
 from agentkv_orchestrator.policy import Policy
@@ -31,6 +32,9 @@ from agentkv.integrations.template import ChatTemplate
 from agentkv.integrations.threads import Threads
 from agentkv.sampling import Guide
 from agentkv.window import Window
+
+_BUILDING = RLock()
+"""Of two first calls at once one builds the engine, and the other waits for it."""
 
 
 class ChatAgentKV(Called):
@@ -194,18 +198,18 @@ class ChatAgentKV(Called):
 
     def window_of(self, answer: AIMessage) -> Window | None:
         """The window that this answer is the last one of, to `explain`, `audit` or look at: the next call may
-        edit it. None when it went on since or was given up."""
+        edit it, and one that was cancelled may have. None when it went on since or was given up."""
         said = answer.response_metadata.get(METADATA, {})
         return self.threads.at(said.get("window", ""))
 
     def delete_thread(self, thread_id: str) -> int:
         """Close the windows of a thread; how many there were. What the store has of its chunks stays there
         until it needs the room."""
-        return self.threads.drop(thread_id) if self._used else 0
+        return self.threads.drop(str(thread_id)) if self._used else 0
 
     def keep_windows(self, thread_id: str, handles: Collection[str]) -> int:
         """Close the windows of a thread that none of these handles leads to; how many there were."""
-        return self.threads.keep(thread_id, handles) if self._used else 0
+        return self.threads.keep(str(thread_id), handles) if self._used else 0
 
     def close(self) -> None:
         """Close all windows, and the engine where it was built here."""
@@ -282,6 +286,8 @@ class ChatAgentKV(Called):
             await run(worker, pieces.close)
 
     def _answer(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
+        with _BUILDING:
+            _ = self.prompts, self.threads
         return Answering(self, request).chunks()
 
 

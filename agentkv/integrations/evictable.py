@@ -73,8 +73,7 @@ def results(messages: Sequence[BaseMessage], exclude: Iterable[str] = ()) -> Ite
             continue
         content = [message.content] if isinstance(message.content, str) else message.content
         noun = f"result of {message.name}" if message.name else "result"
-        pinned = any(_pinned(message, block) for block in content)
-        item = Evictable(place, None, _key([noun, *content]), noun, tuple(content), pinned)
+        item = Evictable(place, None, _key([noun, *content]), noun, tuple(content), pinned(message))
         if len(item.text) >= SHORT or any(_is_image(block) for block in content):
             yield item
 
@@ -152,6 +151,12 @@ def newest_handle(messages: Sequence[Any]) -> str | None:
             if isinstance(said, dict) and "window" in said:
                 return str(said["window"])
     return None
+
+
+def pinned(message: BaseMessage) -> bool:
+    """Whether it, or a block of it, bears ``cache_control``."""
+    blocks = [message.content] if isinstance(message.content, str) else message.content
+    return any(_pinned(message, block) for block in blocks)
 
 
 def _recalls(message: BaseMessage) -> bool:

@@ -178,8 +178,9 @@ class AgentKVMiddleware(AgentMiddleware[AgentKVState, ContextT, ResponseT]):
         return found
 
     def _hinted(self, message: AnyMessage) -> AnyMessage:
-        """With the hint of an order-free tool, unless the message has hints of its own."""
-        if not isinstance(message, ToolMessage) or message.name not in self.order_free_tools:
+        """With the hint of an order-free tool, unless the message has hints of its own or is to be kept."""
+        free = isinstance(message, ToolMessage) and message.name in self.order_free_tools
+        if not free or evictable.pinned(message):
             return message
         hints = {HINTS: {"order_free": True}, **message.additional_kwargs}
         return message.model_copy(update={"additional_kwargs": hints})
@@ -237,7 +238,8 @@ def _card(number: int, item: Evictable, messages: Sequence[AnyMessage]) -> Chunk
 
 def _thread(runtime: Runtime[Any]) -> str:
     info = runtime.execution_info
-    return (info.thread_id if info is not None else None) or "no thread"
+    thread = (info.thread_id if info is not None else None) or "no thread"
+    return thread.replace("%", "%25").replace(".", "%2E")  # a store's namespaces have no periods
 
 
 def _store(runtime: Runtime[Any]) -> BaseStore:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
+from agentkv.errors import UnsupportedMessage
 from agentkv.inputs import Ids, marker_ids
 from agentkv.integrations.content import Turn, mark, turns_of
 from agentkv.integrations.template import ChatTemplate, Stretch
@@ -47,6 +48,7 @@ class Prompts:
         turns = turns_of(messages)
         images = [picture for turn in turns for picture in turn.images]
         stretches = self.template.stretches(turns, tools, answer)
+        _require_images(stretches, len(images))
         return [self._message(stretch, turns, images) for stretch in stretches]
 
     def remember(self, text: str, parts: Sequence[Ids], kind: str) -> None:
@@ -93,6 +95,18 @@ class Prompts:
             while self._tokens > REMEMBERED and len(self._made) > 1:
                 self._tokens -= self._made.popitem(last=False)[1].tokens
         return message
+
+
+def _require_images(stretches: Sequence[Stretch], count: int) -> None:
+    """Every image once. A template may leave out or quote the text that marks stand in, and what a model
+    writes into a call may look like one."""
+    shown = [found for stretch in stretches for found in _MARKS.findall(stretch.text)] if count else []
+    if sorted(shown) != sorted(mark(number) for number in range(count)):
+        raise UnsupportedMessage(
+            got=f"a rendered prompt with {len(shown)} marks of images for {count} images",
+            expected="each image once",
+            do="pass another chat_template, and no private-use character U+E0F0 in a call's arguments",
+        )
 
 
 def _name(image: bytes) -> str:

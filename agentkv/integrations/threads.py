@@ -199,6 +199,8 @@ class Threads:
         """Close what was dropped meanwhile, and what was unused for longest while there are too many."""
         with self._lock:
             seat.taken = False
+            if not len(seat.window):  # its first call was refused
+                self._seats.pop(id(seat), None)
             gone = [] if id(seat) in self._seats else [seat]
             for key, other in list(self._seats.items()):
                 if len(self._seats) > self.limit and not other.taken:

@@ -1,5 +1,5 @@
 """What the chat model adds to its window: processor milliseconds of a turn of a long conversation beyond
-those that `Window.show` and `Window.stream` take."""
+those that `Window.stream` takes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,19 @@ WORDS = "The planner keeps what is exact, rotates what has moved and computes wh
 @contextmanager
 def _windows_timed() -> Iterator[list[float]]:
     """Milliseconds of every stay in a window."""
-    stays, show, stream = list[float](), Window.show, Window.stream
-
-    def timed(work: Any, *arguments: Any, **named: Any) -> Any:
-        start = time.thread_time()
-        try:
-            return work(*arguments, **named)
-        finally:
-            stays.append((time.thread_time() - start) * 1e3)
-
-    def shown(*arguments: Any) -> Any:
-        return timed(show, *arguments)
+    stays, stream = list[float](), Window.stream
 
     def streamed(*arguments: Any, **named: Any) -> Iterator[str]:
         pieces = stream(*arguments, **named)
-        while (piece := timed(next, pieces, None)) is not None:
+        while True:
+            start = time.thread_time()
+            piece = next(pieces, None)
+            stays.append((time.thread_time() - start) * 1e3)
+            if piece is None:
+                return
             yield piece
 
-    with patch.object(Window, "show", shown), patch.object(Window, "stream", streamed):
+    with patch.object(Window, "stream", streamed):
         yield stays
 
 

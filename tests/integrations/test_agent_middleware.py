@@ -13,7 +13,7 @@ from agentkv_orchestrator.errors import PolicyError
 from agentkv_orchestrator.policy import Policy
 from langchain.agents.middleware import ContextEditingMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.store.base import Op, PutOp
 from langgraph.store.memory import InMemoryStore
 
@@ -139,6 +139,27 @@ def test_results_of_order_free_tools_are_documents(engine: Engine) -> None:
     kinds = [(entry.handle.kind, entry.order_free) for entry in window.content.live()]
     assert kinds.count(("document", True)) == 2
     assert not any("agentkv" in message.additional_kwargs for message in said)
+
+
+def test_a_result_that_asks_to_be_kept_has_its_place(engine: Engine) -> None:
+    kept = ToolMessage(
+        [{"type": "text", "text": "Page 1.", "cache_control": {"type": "ephemeral"}}], tool_call_id="a"
+    )
+    kept.name = "read"
+    asked = [*LOOK["messages"], AIMessage("", tool_calls=[{"name": "read", "args": {}, "id": "a"}]), kept]
+    chat = Chat(engine=engine, script=lambda messages, tools: "Read.")
+    middleware = AgentKVMiddleware(order_free_tools=["read"])
+    said = agent(chat, middleware, tools=[read]).invoke({"messages": asked}, THREAD)["messages"][-1]
+    window = chat.window_of(said)
+    assert window is not None
+    assert [(e.handle.kind, e.pinned) for e in window.content.live()][-2] == ("tool", True)
+
+
+def test_cards_of_a_thread_with_a_period_in_its_name(engine: Engine) -> None:
+    store, chat = InMemoryStore(), Chat(engine=engine, script=rooms(3))
+    graph = agent(chat, AgentKVMiddleware(keep_images=1, namespace=("cards",)), store=store)
+    graph.invoke(LOOK, {"configurable": {"thread_id": "ada@50%.org"}})
+    assert len(store.search(("cards", "ada@50%25%2Eorg"))) == 2
 
 
 def test_cards_of_what_left_are_in_the_store(engine: Engine) -> None:

@@ -34,6 +34,24 @@ def said(session: Session) -> str:
     return text
 
 
+@pytest.mark.parametrize(
+    "line", ["/read John's file.txt", "/evict \u00b2", "/slide \u00b2", "/read /no/such", "/evict", "/nosuch"]
+)
+def test_a_line_that_means_nothing_is_told_and_changes_nothing(session: Session, line: str) -> None:
+    session.line(words(12, 1))
+    said(session)
+    before = session.window.content
+    session.line(line)
+    assert "expected" in said(session)
+    assert session.window.content is before
+
+
+def test_a_message_is_listed_as_it_was_written(session: Session) -> None:
+    session.window.append("w3 [/home] [bold]w4", kind="note")
+    session.line("/list")
+    assert "[/home] [bold]w4" in said(session)
+
+
 def test_talk_and_edit(session: Session) -> None:
     session.line(words(12, 1))
     assert "to the first token" in said(session)

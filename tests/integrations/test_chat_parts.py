@@ -28,6 +28,7 @@ from agentkv.errors import InvalidInput, UnsupportedMessage
 from agentkv.integrations.calls import Format, read
 from agentkv.integrations.content import mark, turns_of
 from agentkv.integrations.grammar import Grammars
+from agentkv.integrations.prompt import Prompts
 from agentkv.integrations.template import ChatTemplate
 from agentkv.integrations.templates import CHATML, HERMES
 from agentkv.integrations.threads import Threads
@@ -35,6 +36,8 @@ from agentkv.integrations.until import Until
 from agentkv.media import Tokens
 from agentkv.showing import Message
 from agentkv.testing import recording_engine
+from tests.integrations.agents_case import engine as tiny_engine
+from tests.integrations.agents_case import picture
 
 if TYPE_CHECKING:
     from agentkv.models.hf import LoadedModel
@@ -251,6 +254,22 @@ def test_what_cannot_be_shown_is_refused_by_name(message: BaseMessage, said: str
     assert "message 1 (human)" in str(refused.value)
 
 
+QUOTING = CHATML.replace("(message.content or '')", "(message.content | tojson(ensure_ascii=True))")
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments"), [(QUOTING, "{}"), (HERMES, "\ue0f00\ue0f1"), (HERMES, "\ue0f07\ue0f1")]
+)
+def test_a_prompt_shows_each_image_once_or_is_refused(template: str, arguments: str) -> None:
+    """A template may lose an image's place, and a call's arguments may look like one."""
+    called = AIMessage("", tool_calls=[{"name": "look", "args": {"at": arguments}, "id": "1"}])
+    answered = ToolMessage([picture(1)], tool_call_id="1")
+    with tiny_engine() as built:
+        prompts = Prompts(built, ChatTemplate(built.tokenizer, template))
+        with pytest.raises(UnsupportedMessage, match="each image once"):
+            prompts.messages([HumanMessage("Look."), *([called] if template is HERMES else []), answered])
+
+
 def test_roles_pins_and_hints() -> None:
     marked = [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]
     turns = turns_of(
@@ -323,8 +342,12 @@ def test_a_window_in_use_is_forked_and_too_many_are_closed() -> None:
     assert lease.window.closed
     assert twin.window.closed
     for number in range(4):
-        with threads.lease(f"n{number}", "", [], talk, policy):
-            pass
+        with threads.lease(f"n{number}", "", [], talk, policy) as lease:
+            lease.window.show(talk)
+    assert len(threads) == 2
+    with threads.lease("refused", "", [], talk, policy) as lease:
+        pass
+    assert lease.window.closed  # nothing came into it
     assert len(threads) == 2
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from agentkv.errors import InvalidInput
+from agentkv import Engine
+from agentkv.errors import InvalidInput, TooLong
 from agentkv.integrations.answering import METADATA
 from agentkv.integrations.chat import ChatAgentKV
 from agentkv.integrations.templates import HERMES
@@ -85,6 +88,43 @@ def test_a_stop_text_ends_an_answer_and_a_length_is_told() -> None:
         follow = chat.invoke([*ASKED, cut, HumanMessage("Go on.")])
         assert follow.usage_metadata is not None
         assert follow.usage_metadata["input_token_details"]["cache_read"] > 0
+
+
+def test_a_refused_call_leaves_no_window_behind() -> None:
+    """It would count as the one used last, and push out one with something in it."""
+    with engine() as built:
+        chat = ChatAgentKV(engine=built, chat_template=HERMES, max_tokens=3, max_windows=1, window_tokens=200)
+        said = chat.invoke(ASKED, THREAD)
+        with pytest.raises(TooLong):
+            chat.invoke([HumanMessage("word " * 500)], thread_id="other")
+        assert len(chat.threads) == 1
+        assert chat.window_of(said) is not None
+
+
+@pytest.mark.parametrize("thread", [0, 7])
+def test_a_thread_may_be_a_number(thread: int) -> None:
+    with engine() as built:
+        chat = ChatAgentKV(engine=built, chat_template=HERMES, max_tokens=3)
+        chat.invoke(ASKED, {"configurable": {"thread_id": thread}})
+        assert chat.delete_thread(thread) == 1  # type: ignore[arg-type]
+
+
+def test_of_two_first_calls_one_builds_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as built:
+        made = list[float]()
+
+        def slowly(*_: Any) -> Engine:
+            made.append(time.monotonic())
+            time.sleep(0.1)
+            return built
+
+        monkeypatch.setattr(Engine, "from_pretrained", slowly)
+        chat = ChatAgentKV(chat_template=HERMES, max_tokens=3)
+        with ThreadPoolExecutor(3) as callers:
+            said = list(callers.map(lambda thread: chat.invoke(ASKED, thread_id=thread), "abc"))
+        assert len(made) == 1
+        assert len({answer.text for answer in said}) == 1
+        assert sorted(chat.threads.handles(thread) != [] for thread in "abc") == [True] * 3
 
 
 def test_counts_and_profile() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from agentkv_orchestrator.policy import Policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentkv import Window
 from agentkv.errors import Busy, EmptyChunk, InvalidInput, TooLong
 from agentkv.inputs import Ids, Marks
 from agentkv.media import Tokens
@@ -172,6 +174,43 @@ def test_a_fork_in_the_middle_of_an_answer_has_what_is_answered() -> None:
         alone.show(asked)
         alone.generate(marks=Marks("w12 ", "w13 "), max_new_tokens=6)
         assert alone.ids().tolist() == answered
+
+
+def test_nobody_forks_a_list_before_it_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork commits what was noted, and the plan of the list would then be the fork's."""
+    show, forks = Window.show, list[Window]()
+
+    def slowly(window: Window, messages: list[Message]) -> Any:
+        handles = show(window, messages)
+        forking.start()
+        forking.join(0.2)
+        return handles
+
+    with engine(chat=True) as built, built.bare_window(STRICT, None) as window:
+        forking = threading.Thread(target=lambda: forks.append(window.fork()))
+        monkeypatch.setattr(Window, "show", slowly)
+        asked = [message(POOL[4]), message(POOL[3])]
+        pieces = window.stream(asked, marks=Marks("w12 ", "w13 "), max_new_tokens=3)
+        next(pieces)
+        assert window.last_plan is not None
+        assert prefilled(window.last_plan) == len(held(*asked)) + 1  # the mark in front of the answer
+        forking.join()
+        assert forks[0].ids().tolist() == held(*asked)
+        pieces.close()
+
+
+def test_a_list_that_leaves_no_room_for_an_answer_changes_nothing() -> None:
+    """Though placements were divided for a message that was edited."""
+    with engine(chat=True) as built, built.bare_window(STRICT, 200) as window:
+        text = ids(90, 1)
+        window.generate([message(text)], max_new_tokens=3)
+        before = snapshot(window)
+        edited = np.concatenate([text[:40], ids(60, 2), text[40:]])
+        with pytest.raises(TooLong):
+            window.generate([message(edited)], max_new_tokens=100)
+        assert_unchanged(window, before)
+        window.generate([message(edited)], max_new_tokens=3)
+        assert_exact(window)
 
 
 def test_marks_end_an_answer_and_stand_around_it() -> None:
