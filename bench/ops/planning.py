@@ -173,18 +173,18 @@ def conversation(chunks: int, turns: int) -> WindowGraph:
 
 def measure(rounds: int, hardware: str) -> list[dict[str, Any]]:
     """One row per edit and size: milliseconds to plan, to check and to note what the plan leaves."""
-    return [_row(Case(edit, chunks), edit.__name__, rounds, hardware) for chunks in CHUNKS for edit in EDITS]
+    return [_row(edit, chunks, rounds, hardware) for chunks in CHUNKS for edit in EDITS]
 
 
-def _row(case: Case, name: str, rounds: int, hardware: str) -> dict[str, Any]:
+def _row(edit: Edit, chunks: int, rounds: int, hardware: str) -> dict[str, Any]:
+    case = Case(edit, chunks)
     try:
         case.check()
         correct = [p.uid for p in case.after().placements] == [w.uid for w in case.wanted]
     except PlanError:
         correct = False
     times = {f"{work.__name__}_ms": _least(work, 3 * rounds) for work in (case.plan, case.check, case.after)}
-    chunks = len(case.graph.placements)
-    return {"op": name, "chunks": chunks, **times, "correct": correct, "hardware": hardware}
+    return {"op": edit.__name__, "chunks": chunks, **times, "correct": correct, "hardware": hardware}
 
 
 def _least(work: Callable[[], object], laps: int) -> float:
