@@ -290,7 +290,10 @@ def _whole(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
     assert merged is not None  # the last chunk is always there
     chunk = merged.message
     fields = {k: v for k, v in dict(chunk).items() if k in AIMessage.model_fields and k != "type"}
-    message = AIMessage(**fields)
+    # Joining keeps no reason why a call is invalid.
+    said = (chunk.message for chunk in chunks if isinstance(chunk.message, AIMessage))
+    invalid = [call for message in said for call in message.invalid_tool_calls]
+    message = AIMessage(**{**fields, "invalid_tool_calls": invalid})
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 

@@ -35,26 +35,10 @@ from agentkv.integrations.until import Until
 from agentkv.media import Tokens
 from agentkv.showing import Message
 from agentkv.testing import recording_engine
+from tests.integrations.agents_case import LLAMA
 
 if TYPE_CHECKING:
     from agentkv.models.hf import LoadedModel
-
-LLAMA = """\
-{{- '<|im_start|>system\\nToday is ' + (date or '1 May') + '.\\n' }}
-{%- if tools %}{%- for t in tools %}{{- (t | tojson(indent=4)) + '\\n\\n' }}{%- endfor %}{%- endif %}
-{%- if messages[0].role == 'system' %}
-{{- messages[0].content | trim }}{%- set messages = messages[1:] %}
-{%- endif %}
-{{- '<|im_end|>' }}
-{%- for m in messages %}
-{%- if m.tool_calls %}
-{{- '<|im_start|>assistant\\n{"name": "' + m.tool_calls[0].function.name + '", "parameters": ' }}
-{{- (m.tool_calls[0].function.arguments | tojson) + '}<|im_end|>' }}
-{%- elif m.role == 'tool' %}{{- '<|im_start|>ipython\\n' + (m.content | tojson) + '<|im_end|>' }}
-{%- else %}{{- '<|im_start|>' + m.role + '\\n' + (m.content | trim) + '<|im_end|>' }}{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
-"""As Llama 3 writes: a date and the tools in front, contents trimmed, results of tools quoted, bare calls."""
 
 REASONING = """\
 {%- for m in messages %}
