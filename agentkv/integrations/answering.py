@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import InvalidToolCall, ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
 from agentkv.errors import InvalidInput
@@ -34,8 +34,9 @@ METADATA = "agentkv"
 class Request(BaseModel):
     """What a call asks for.
 
-    tools: OpenAI function schemas. response_format: a JSON schema. thread_id: whose window it is; "" for
-    calls outside of a thread. owner: the node of a graph that calls.
+    tools: OpenAI function schemas. response_format: a JSON schema, or OpenAI's envelope of one, or
+    ``{"type": "json_object"}``; with tools an answer may be a call as well. thread_id: whose window it is;
+    "" for calls outside of a thread. owner: the node of a graph that calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -52,6 +53,18 @@ class Request(BaseModel):
     response_format: dict[str, Any] | None = None
     thread_id: str = ""
     owner: str = ""
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _schema(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("type") not in ("json_schema", "json_object"):
+            return given
+        if given["type"] == "json_object":
+            return {"type": "object"}
+        inner = given.get("json_schema")
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
+            raise ValueError("a json_schema without a schema")
+        return inner["schema"]
 
     @classmethod
     def of(
@@ -119,14 +132,16 @@ class Answering:
 
     def _triggers(self) -> list[str]:
         """Texts that a call begins with."""
-        if not self.request.callable or self.request.response_format is not None:
+        if not self.request.callable:
             return []
         form = self.model.call_format
         return [form.trigger or form.opening.strip()[:1]]
 
     def _first(self, triggers: Sequence[str]) -> bool:
-        """Whether a call can only be what an answer begins with: no mark tells it from other JSON."""
-        return bool(triggers) and not self.model.call_format.trigger
+        """Whether a call can only be what an answer begins with: no mark tells it from other JSON, or the
+        answer is JSON where it is no call."""
+        marked = bool(triggers) and bool(self.model.call_format.trigger)
+        return not marked or self.request.response_format is not None
 
     def _sampling(self) -> dict[str, Any]:
         r = self.request

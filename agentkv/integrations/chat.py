@@ -133,18 +133,12 @@ class ChatAgentKV(Called):
         return Grammars(self.runtime.tokenizer, sorted(stops), self.runtime.vocabulary)
 
     def _resolve_model_profile(self) -> ModelProfile | None:
-        if self.engine is None:
-            return None
-        layout = self.engine.layout
-        images = bool(self.engine.tower.placeholder_ids)
-        return ModelProfile(
+        """What is known of the model; without an engine, what holds for any."""
+        profile = ModelProfile(
             name=self._name,
-            max_input_tokens=self.window_tokens or layout.max_positions,
             max_output_tokens=self.max_tokens,
             text_inputs=True,
-            image_inputs=images,
             image_url_inputs=False,
-            image_tool_message=images,
             pdf_inputs=False,
             audio_inputs=False,
             video_inputs=False,
@@ -153,6 +147,11 @@ class ChatAgentKV(Called):
             tool_calling=True,
             structured_output=True,
         )
+        if self.engine is not None:
+            images = bool(self.engine.tower.placeholder_ids)
+            profile["max_input_tokens"] = self.window_tokens or self.engine.layout.max_positions
+            profile["image_inputs"] = profile["image_tool_message"] = images
+        return profile
 
     def bind_tools(
         self,
@@ -215,13 +214,14 @@ class ChatAgentKV(Called):
             self._owned.close()
 
     def guide(self, request: Request) -> Guide | None:
-        """What an answer may be: JSON of a schema, a call of a tool, or anything (None)."""
-        if request.response_format is not None:
-            return self.grammars.json(request.response_format)
+        """What an answer may be: JSON of a schema, a call of a tool, one of both, or anything (None)."""
+        schema, choice = request.response_format, request.tool_choice
         chosen = [tool for tool in request.tools if tool["function"]["name"] in request.callable]
-        if request.tool_choice is None or not chosen:
-            return None
-        return self.grammars.call(self.call_format, chosen)
+        if chosen and choice is not None:
+            return self.grammars.call(self.call_format, chosen)
+        if chosen and schema is not None:
+            return self.grammars.call(self.call_format, chosen, schema)
+        return None if schema is None else self.grammars.json(schema)
 
     def _request(
         self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]

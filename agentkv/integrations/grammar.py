@@ -40,9 +40,11 @@ class Grammars:
         """An answer that is JSON of this schema. Raises InvalidInput."""
         return self._guide(f"start: {_json(schema)}")
 
-    def call(self, form: Format, tools: Sequence[Mapping[str, Any]]) -> GrammarGuide:
-        """An answer that is one call of one of these tools. Raises InvalidInput."""
-        rules = []
+    def call(
+        self, form: Format, tools: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None = None
+    ) -> GrammarGuide:
+        """An answer that is one call of one of these tools, or JSON of ``schema``. Raises InvalidInput."""
+        rules = [] if schema is None else [_json(schema)]
         for tool in tools:
             function = tool["function"]
             schema = function.get("parameters") or {"type": "object", "properties": {}}
