@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import Tensor
 
 from agentkv.errors import InvalidInput
-from agentkv.integrations.calls import Said, read
+from agentkv.integrations.calls import Said, read, shown
 from agentkv.integrations.threads import Lease
 from agentkv.integrations.until import Until
 from agentkv.sampling import Guide
@@ -46,7 +46,7 @@ class Request(BaseModel):
     policy: str | Policy
     temperature: float = Field(ge=0)
     top_p: float = Field(gt=0, le=1)
-    seed: int | None
+    seed: int | None = Field(ge=-(2**63), lt=2**64)
     max_tokens: int = Field(ge=1)
     tools: list[dict[str, Any]] = []
     tool_choice: str | None = None
@@ -73,6 +73,8 @@ class Request(BaseModel):
         """Raises InvalidInput for an option that there is not, and for a list without a message."""
         known = {k: v for k, v in options.items() if not k.startswith("ls_")}  # for traces only
         stops = [stop] if isinstance(stop, str) else stop
+        if "tools" in known:
+            known["tools"] = shown(known["tools"])
         try:
             return cls(messages=list(messages), stop=[s for s in stops if s], **known)
         except ValidationError as error:

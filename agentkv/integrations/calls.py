@@ -13,8 +13,9 @@ from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages.tool import InvalidToolCall, ToolCall, invalid_tool_call, tool_call
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from agentkv.errors import UnsupportedMessage
+from agentkv.errors import InvalidInput, UnsupportedMessage
 from agentkv.integrations.template import ChatTemplate
 
 _NAME, _KEY, _VALUE, _ID = "agentkvname", "agentkvkey", "agentkvvalue", "agentkv00"
@@ -84,6 +85,27 @@ class Said:
     text: str
     calls: tuple[ToolCall, ...] = ()
     invalid: tuple[InvalidToolCall, ...] = ()
+
+
+def shown(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Tools as OpenAI's function schemas. Raises InvalidInput for what is none, such as a provider's own."""
+    return [_shown(tool) for tool in tools]
+
+
+def _shown(tool: Any) -> dict[str, Any]:
+    try:
+        made = convert_to_openai_tool(tool)
+        if isinstance(made["function"]["name"], str):
+            return made
+        reason = "its name is no str"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    raise InvalidInput(
+        got=f"the tool {str(tool)[:120]} ({reason[:80]})",
+        expected="a function, a pydantic class, a BaseTool, or a dict of type 'function' whose 'function' "
+        "has name, description and parameters, a JSON schema",
+        do="pass one of these; tools that a provider runs by itself, such as web search, do not exist here",
+    )
 
 
 def read(answer: str, form: Format, names: Sequence[str]) -> Said:

@@ -16,14 +16,13 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.outputs.chat_generation import merge_chat_generation_chunks
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from agentkv.engine import Engine
 from agentkv.errors import InvalidInput
 from agentkv.integrations.answering import METADATA, Answering, Request
 from agentkv.integrations.calling import Called, caller
-from agentkv.integrations.calls import Format
+from agentkv.integrations.calls import Format, shown
 from agentkv.integrations.grammar import Grammars
 from agentkv.integrations.prompt import Prompts
 from agentkv.integrations.structured import structured
@@ -165,10 +164,10 @@ class ChatAgentKV(Called):
         tool_choice: "auto" or None, the model decides; "any", "required" or True, an answer is a call, by a
         grammar; the name of a tool, a call of that one; "none", the tools are shown and not called. Raises
         UnsupportedMessage when called with a template that cannot write calls, InvalidInput for another
-        choice.
+        choice and for what is no tool.
         """
-        shown = [convert_to_openai_tool(tool) for tool in tools]
-        return super().bind(tools=shown, tool_choice=_choice(tool_choice, shown), **kwargs)
+        schemas = shown(tools)
+        return super().bind(tools=schemas, tool_choice=_choice(tool_choice, schemas), **kwargs)
 
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
@@ -185,8 +184,7 @@ class ChatAgentKV(Called):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """Tokens of these messages and tools in a window, every image as many as the model is shown."""
-        shown = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return sum(m.tokens for m in self.prompts.messages(messages, shown, answer=False))
+        return sum(m.tokens for m in self.prompts.messages(messages, shown(tools or ()), answer=False))
 
     def get_token_ids(self, text: str) -> list[int]:
         return list(self.runtime.tokenizer(text, add_special_tokens=False)["input_ids"])

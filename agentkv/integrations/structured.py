@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
 from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, RunnablePassthrough
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from agentkv.errors import InvalidInput
+from agentkv.integrations.calls import shown
 
 if TYPE_CHECKING:
     from agentkv.integrations.chat import ChatAgentKV
@@ -34,7 +34,7 @@ def structured(
     """See `ChatAgentKV.with_structured_output`. strict: taken and not needed, as grammars always are. Raises
     InvalidInput for an unknown method. What it makes raises OutputParserException for an answer that was
     cut."""
-    tool = convert_to_openai_tool(schema)
+    (tool,) = shown([schema])
     pydantic = isinstance(schema, type) and is_basemodel_subclass(schema)
     traced = {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": tool}}
     parser: Runnable[AIMessage, Any]

@@ -57,7 +57,7 @@ class ChatTemplate:
     ) -> str:
         """What the template writes. answer: with what opens an answer. Raises UnsupportedMessage."""
         try:
-            return self._written([dict(message) for message in messages], list(tools) or None, answer)
+            text = self._written([dict(message) for message in messages], list(tools) or None, answer)
         except Exception as error:  # a jinja template raises what it likes
             raise UnsupportedMessage(
                 got=f"messages that the chat template refuses ({error})",
@@ -65,6 +65,8 @@ class ChatTemplate:
                 do="merge neighbours of one role (langchain_core.messages.merge_message_runs), or pass "
                 "another chat_template",
             ) from error
+        _require_characters(text)
+        return text
 
     def _written(self, messages: list[dict[str, Any]], tools: list[Any] | None, answer: bool) -> str:
         if type(self.tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template:
@@ -171,19 +173,37 @@ def _found(text: str, turn: Turn, place: int, number: int) -> tuple[int, int]:
 
 
 def _needles(turn: Turn) -> Sequence[str]:
-    """What a template may have made of a message: its text, as it is or quoted, or the tool it calls."""
+    """What a template may have made of a message: its text, or the tool it calls."""
     content = turn.text.strip()
-    if not content:
-        return [call["function"]["name"] for call in turn.fields.get("tool_calls", ())[:1]]
-    if _PLAIN.fullmatch(content):
-        return [content]
-    return [content, _QUOTED(content)[1:-1], _QUOTED_IN_ASCII(content)[1:-1]]
+    if content:
+        return _spelt(content)
+    calls = turn.fields.get("tool_calls", ())[:1]
+    return [spelt for call in calls for spelt in _spelt(call["function"]["name"])]
+
+
+def _spelt(text: str) -> Sequence[str]:
+    """As it is, or quoted."""
+    if _PLAIN.fullmatch(text):
+        return [text]
+    return [text, _QUOTED(text)[1:-1], _QUOTED_IN_ASCII(text)[1:-1]]
+
+
+def _require_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        near = text[max(0, error.start - 20) : error.end + 20]
+        raise UnsupportedMessage(
+            got=f"a lone surrogate in a message, a call or a tool: {near!r}",
+            expected="text, which UTF-8 has a form of",
+            do="decode it with errors='replace' before the model is called",
+        ) from error
 
 
 def _require_tools(text: str, tools: Sequence[Any]) -> None:
     for tool in tools:
         name = tool["function"]["name"]
-        if name not in text:
+        if not any(spelt in text for spelt in _spelt(name)):
             raise UnsupportedMessage(
                 got=f"the tool {name!r}, which the chat template does not write",
                 expected="a template with tools",

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from agentkv import Engine
+from agentkv.errors import InvalidInput, UnsupportedMessage
 from agentkv.integrations.calls import read
+from agentkv.integrations.chat import ChatAgentKV
+from agentkv.integrations.templates import HERMES
 from tests.integrations import agents_case as case
 from tests.integrations.agents_case import LLAMA, Chat, call, look, saying, tokenizer
 
@@ -148,3 +151,71 @@ def test_an_answer_that_is_complete_at_the_last_token_was_not_cut(engine: Engine
 def test_one_stop_text_is_one_text(engine: Engine) -> None:
     chat = Chat(engine=engine, script=lambda *_: "Go to the NORTH END of it.", max_tokens=40)
     assert chat.invoke("hi", stop="END").text == "Go to the NORTH "  # type: ignore[arg-type]
+
+
+SURROGATE = "a \ud800 b"
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([HumanMessage([{"type": "text"}])], r"message 0 \(human\).*whose text is None.*a str"),
+        ([HumanMessage([{"type": "text", "text": None}])], "whose text is None"),
+        ([HumanMessage([{"type": "json"}])], "json block.*KeyError"),
+        ([HumanMessage([{"type": "json", "json": {1, 2}}])], "json block.*TypeError"),
+        ([HumanMessage(SURROGATE)], r"lone surrogate.*a \\ud800 b"),
+        ([AIMessage("", tool_calls=[{"name": "look", "args": {"q": SURROGATE}, "id": "1"}])], "surrogate"),
+    ],
+)
+def test_blocks_without_a_value_are_refused(engine: Engine, messages: list[Any], said: str) -> None:
+    chat = Chat(engine=engine, script=case.free, max_tokens=4)
+    with pytest.raises(UnsupportedMessage, match=said):
+        chat.invoke([*messages, HumanMessage("hi")])
+
+
+NO_TOOLS: list[dict[str, Any]] = [
+    {"type": "web_search"},
+    {"type": "web_search_20250305", "max_uses": 3},
+    {"type": "function", "name": "look", "parameters": {}},
+    {"type": "function", "function": {"name": None}},
+    {},
+]
+
+
+@pytest.mark.parametrize("given", NO_TOOLS)
+def test_what_is_no_tool_is_refused(engine: Engine, given: dict[str, Any]) -> None:
+    chat = Chat(engine=engine, script=case.free, max_tokens=4)
+    for use in (
+        lambda: chat.bind_tools([given]),
+        lambda: chat.bind(tools=[given]).invoke("hi"),
+        lambda: chat.get_num_tokens_from_messages([HumanMessage("hi")], [given]),
+    ):
+        with pytest.raises(InvalidInput, match=r"the tool .*expected a function, a pydantic class"):
+            use()
+
+
+def test_a_schema_of_anthropic_is_a_tool(engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"place": {"enum": [7]}}, "required": ["place"]}
+    given = {"type": "custom", "name": "look", "description": "Look.", "input_schema": schema}
+    chat = ChatAgentKV(engine=engine, chat_template=HERMES, max_tokens=60)
+    assert [c["args"] for c in chat.bind_tools([given], tool_choice="any").invoke("hi").tool_calls] == [
+        {"place": 7}
+    ]
+
+
+@pytest.mark.parametrize("name", ['a"b', "back\\slash", "búsqueda", "line\nbreak"])
+def test_names_that_json_escapes(engine: Engine, name: str) -> None:
+    """They are shown, called by a grammar, read, and found again in the history."""
+    schema = {"type": "function", "function": {"name": name, "description": "x"}}
+    model = ChatAgentKV(engine=engine, chat_template=HERMES, max_tokens=60)
+    chat = model.bind_tools([schema], tool_choice="any")
+    said = chat.invoke("hi")
+    assert [c["name"] for c in said.tool_calls] == [name]
+    result = ToolMessage("done", tool_call_id=said.tool_calls[0]["id"])
+    assert chat.invoke([HumanMessage("hi"), said, result]).tool_calls
+
+
+def test_a_seed_that_no_generator_takes_is_refused(engine: Engine) -> None:
+    chat = Chat(engine=engine, script=case.free, max_tokens=4)
+    with pytest.raises(InvalidInput, match="seed"):
+        chat.invoke("hi", seed=2**70, temperature=1.0)
