@@ -12,14 +12,16 @@ from agentkv_orchestrator.plan import Plan, Prefill
 from agentkv_orchestrator.policy import Policy
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
-from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.messages.tool import InvalidToolCall, ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from torch import Tensor
 
 from agentkv.errors import InvalidInput
-from agentkv.integrations.calls import Said, read
+from agentkv.integrations.calls import Said, read, shown
 from agentkv.integrations.threads import Lease
 from agentkv.integrations.until import Until
+from agentkv.sampling import Guide
 
 if TYPE_CHECKING:
     from agentkv.integrations.chat import ChatAgentKV
@@ -32,8 +34,9 @@ METADATA = "agentkv"
 class Request(BaseModel):
     """What a call asks for.
 
-    tools: OpenAI function schemas. response_format: a JSON schema. thread_id: whose window it is; "" for
-    calls outside of a thread. owner: the node of a graph that calls.
+    tools: OpenAI function schemas. response_format: a JSON schema, or OpenAI's envelope of one, or
+    ``{"type": "json_object"}``; with tools an answer may be a call as well. thread_id: whose window it is;
+    "" for calls outside of a thread. owner: the node of a graph that calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -43,7 +46,7 @@ class Request(BaseModel):
     policy: str | Policy
     temperature: float = Field(ge=0)
     top_p: float = Field(gt=0, le=1)
-    seed: int | None
+    seed: int | None = Field(ge=-(2**63), lt=2**64)
     max_tokens: int = Field(ge=1)
     tools: list[dict[str, Any]] = []
     tool_choice: str | None = None
@@ -51,12 +54,29 @@ class Request(BaseModel):
     thread_id: str = ""
     owner: str = ""
 
+    @field_validator("response_format", mode="before")
     @classmethod
-    def of(cls, messages: Sequence[BaseMessage], stop: Sequence[str], options: Mapping[str, Any]) -> Request:
+    def _schema(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("type") not in ("json_schema", "json_object"):
+            return given
+        if given["type"] == "json_object":
+            return {"type": "object"}
+        inner = given.get("json_schema")
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
+            raise ValueError("a json_schema without a schema")
+        return inner["schema"]
+
+    @classmethod
+    def of(
+        cls, messages: Sequence[BaseMessage], stop: str | Sequence[str], options: Mapping[str, Any]
+    ) -> Request:
         """Raises InvalidInput for an option that there is not, and for a list without a message."""
         known = {k: v for k, v in options.items() if not k.startswith("ls_")}  # for traces only
+        stops = [stop] if isinstance(stop, str) else stop
+        if "tools" in known:
+            known["tools"] = shown(known["tools"])
         try:
-            return cls(messages=list(messages), stop=[s for s in stop if s], **known)
+            return cls(messages=list(messages), stop=[s for s in stops if s], **known)
         except ValidationError as error:
             first = error.errors()[0]
             raise InvalidInput(
@@ -84,11 +104,13 @@ class Answering:
     def __init__(self, model: ChatAgentKV, request: Request) -> None:
         self.model, self.request, self.start = model, request, time.perf_counter()
         self.prompt_ms = self.ttft_ms = 0.0
+        self.guide: _Followed | None = None
 
     def chunks(self) -> Generator[ChatGenerationChunk, None, None]:
         """Text as it comes, then calls, then usage. Closing it early gives the window back as it is."""
         model, request = self.model, self.request
         guide, triggers = self.model.guide(request), self._triggers()
+        self.guide = _Followed(guide) if guide is not None else None
         messages = model.prompts.messages(request.messages, request.tools)
         self.prompt_ms = self._since_start()
         policy = Policy.parse(request.policy)
@@ -96,8 +118,8 @@ class Answering:
         with model.threads.lease(*place, messages, policy) as lease:
             window = lease.window
             known = {uid for entry in window.content.known() for uid, _ in entry.parts}
-            until = Until(request.stop, triggers)
-            pieces = window.stream(messages, marks=model.template.marks, guide=guide, **self._sampling())
+            until = Until(request.stop, triggers, first=self._first(triggers))
+            pieces = window.stream(messages, marks=model.template.marks, guide=self.guide, **self._sampling())
             try:
                 for piece in pieces:
                     self.ttft_ms = self.ttft_ms or self._since_start()
@@ -111,10 +133,16 @@ class Answering:
 
     def _triggers(self) -> list[str]:
         """Texts that a call begins with."""
-        if not self.request.callable or self.request.response_format is not None:
+        if not self.request.callable:
             return []
         form = self.model.call_format
         return [form.trigger or form.opening.strip()[:1]]
+
+    def _first(self, triggers: Sequence[str]) -> bool:
+        """Whether a call can only be what an answer begins with: no mark tells it from other JSON, or the
+        answer is JSON where it is no call."""
+        marked = bool(triggers) and bool(self.model.call_format.trigger)
+        return not marked or self.request.response_format is not None
 
     def _sampling(self) -> dict[str, Any]:
         r = self.request
@@ -134,11 +162,13 @@ class Answering:
         if said.text:
             yield _chunk(said.text)
         for index, call in enumerate(said.calls):
-            yield _called(call["name"], json.dumps(call["args"], ensure_ascii=False), call["id"], index)
+            args = json.dumps(call["args"], ensure_ascii=False)
+            yield _called(tool_call_chunk(name=call["name"], args=args, id=call["id"], index=index))
         for index, bad in enumerate(said.invalid, len(said.calls)):
-            yield _called(bad["name"], bad["args"], bad["id"], index)
+            yield _uncalled(bad, index)
         handle = self._remember(lease, until)
-        cut = window.timing.tokens >= self.request.max_tokens and not until.stopped
+        ended = until.stopped or (self.guide is not None and self.guide.ended)
+        cut = window.timing.tokens >= self.request.max_tokens and not ended
         reason = "length" if cut else "tool_calls" if said.calls else "stop"
         message = AIMessageChunk(
             content="",
@@ -227,6 +257,29 @@ def _chunk(text: str) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=AIMessageChunk(content=text))
 
 
-def _called(name: str | None, args: str | None, call_id: str | None, index: int) -> ChatGenerationChunk:
-    call = tool_call_chunk(name=name, args=args, id=call_id, index=index)
+def _called(call: ToolCallChunk) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
+
+
+def _uncalled(bad: InvalidToolCall, index: int) -> ChatGenerationChunk:
+    """Who joins chunks reads calls out of their arguments anew, leniently, and drops the reason: it stands in
+    front of them there, so that they stay invalid. This chunk itself has both apart."""
+    args = f"{bad['error']}: {bad['args']}"
+    chunk = _called(tool_call_chunk(name=bad["name"], args=args, id=bad["id"], index=index))
+    assert isinstance(chunk.message, AIMessageChunk)
+    chunk.message.tool_calls, chunk.message.invalid_tool_calls = [], [bad]
+    return chunk
+
+
+class _Followed:
+    """A guide, and whether it came to its end."""
+
+    def __init__(self, guide: Guide) -> None:
+        self.guide, self.ended = guide, False
+
+    def mask(self, logits: Tensor) -> Tensor:
+        return self.guide.mask(logits)
+
+    def push(self, token: int) -> bool:
+        self.ended = self.guide.push(token)
+        return self.ended

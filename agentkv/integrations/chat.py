@@ -17,14 +17,13 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.outputs.chat_generation import merge_chat_generation_chunks
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from agentkv.engine import Engine
 from agentkv.errors import InvalidInput
 from agentkv.integrations.answering import METADATA, Answering, Request
 from agentkv.integrations.calling import Called, caller
-from agentkv.integrations.calls import Format
+from agentkv.integrations.calls import Format, shown
 from agentkv.integrations.grammar import Grammars
 from agentkv.integrations.prompt import Prompts
 from agentkv.integrations.structured import structured
@@ -137,18 +136,12 @@ class ChatAgentKV(Called):
         return Grammars(self.runtime.tokenizer, sorted(stops), self.runtime.vocabulary)
 
     def _resolve_model_profile(self) -> ModelProfile | None:
-        if self.engine is None:
-            return None
-        layout = self.engine.layout
-        images = bool(self.engine.tower.placeholder_ids)
-        return ModelProfile(
+        """What is known of the model; without an engine, what holds for any."""
+        profile = ModelProfile(
             name=self._name,
-            max_input_tokens=self.window_tokens or layout.max_positions,
             max_output_tokens=self.max_tokens,
             text_inputs=True,
-            image_inputs=images,
             image_url_inputs=False,
-            image_tool_message=images,
             pdf_inputs=False,
             audio_inputs=False,
             video_inputs=False,
@@ -157,6 +150,11 @@ class ChatAgentKV(Called):
             tool_calling=True,
             structured_output=True,
         )
+        if self.engine is not None:
+            images = bool(self.engine.tower.placeholder_ids)
+            profile["max_input_tokens"] = self.window_tokens or self.engine.layout.max_positions
+            profile["image_inputs"] = profile["image_tool_message"] = images
+        return profile
 
     def bind_tools(
         self,
@@ -170,10 +168,10 @@ class ChatAgentKV(Called):
         tool_choice: "auto" or None, the model decides; "any", "required" or True, an answer is a call, by a
         grammar; the name of a tool, a call of that one; "none", the tools are shown and not called. Raises
         UnsupportedMessage when called with a template that cannot write calls, InvalidInput for another
-        choice.
+        choice and for what is no tool.
         """
-        shown = [convert_to_openai_tool(tool) for tool in tools]
-        return super().bind(tools=shown, tool_choice=_choice(tool_choice, shown), **kwargs)
+        schemas = shown(tools)
+        return super().bind(tools=schemas, tool_choice=_choice(tool_choice, schemas), **kwargs)
 
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
@@ -190,8 +188,7 @@ class ChatAgentKV(Called):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """Tokens of these messages and tools in a window, every image as many as the model is shown."""
-        shown = [convert_to_openai_tool(tool) for tool in tools or ()]
-        return sum(m.tokens for m in self.prompts.messages(messages, shown, answer=False))
+        return sum(m.tokens for m in self.prompts.messages(messages, shown(tools or ()), answer=False))
 
     def get_token_ids(self, text: str) -> list[int]:
         return list(self.runtime.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -219,13 +216,14 @@ class ChatAgentKV(Called):
             self._owned.close()
 
     def guide(self, request: Request) -> Guide | None:
-        """What an answer may be: JSON of a schema, a call of a tool, or anything (None)."""
-        if request.response_format is not None:
-            return self.grammars.json(request.response_format)
+        """What an answer may be: JSON of a schema, a call of a tool, one of both, or anything (None)."""
+        schema, choice = request.response_format, request.tool_choice
         chosen = [tool for tool in request.tools if tool["function"]["name"] in request.callable]
-        if request.tool_choice is None or not chosen:
-            return None
-        return self.grammars.call(self.call_format, chosen)
+        if chosen and choice is not None:
+            return self.grammars.call(self.call_format, chosen)
+        if chosen and schema is not None:
+            return self.grammars.call(self.call_format, chosen, schema)
+        return None if schema is None else self.grammars.json(schema)
 
     def _request(
         self, messages: list[BaseMessage], stop: list[str] | None, options: dict[str, Any]
@@ -296,7 +294,10 @@ def _whole(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:
     assert merged is not None  # the last chunk is always there
     chunk = merged.message
     fields = {k: v for k, v in dict(chunk).items() if k in AIMessage.model_fields and k != "type"}
-    message = AIMessage(**fields)
+    # Joining keeps no reason why a call is invalid.
+    said = (chunk.message for chunk in chunks if isinstance(chunk.message, AIMessage))
+    invalid = [call for message in said for call in message.invalid_tool_calls]
+    message = AIMessage(**{**fields, "invalid_tool_calls": invalid})
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 

@@ -191,11 +191,17 @@ def _block(block: str | Mapping[str, Any]) -> str | bytes:
         return block
     kind = block.get("type")
     if kind == "text" or (kind is None and "text" in block):
-        return str(block["text"])
+        if not isinstance(text := block.get("text"), str):
+            raise _Refused(f"a text block whose text is {text!r}", "a str")
+        return text
     if kind in ("tool_use", "tool_call", "tool_call_chunk", "function_call", "reasoning", "thinking"):
         return ""  # calls are told by the message; templates show no reasoning of earlier turns
     if kind == "json":
-        return json.dumps(block["json"], ensure_ascii=False)
+        try:
+            return json.dumps(block["json"], ensure_ascii=False)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            shown = f"a json block that is none ({type(error).__name__}: {error})"
+            raise _Refused(shown, "what JSON can write, under 'json'") from error
     if kind in ("image", "image_url"):
         return _image(block)
     raise _Refused(f"a block of type {kind!r}", "text and image blocks")

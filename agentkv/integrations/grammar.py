@@ -40,13 +40,16 @@ class Grammars:
         """An answer that is JSON of this schema. Raises InvalidInput."""
         return self._guide(f"start: {_json(schema)}")
 
-    def call(self, form: Format, tools: Sequence[Mapping[str, Any]]) -> GrammarGuide:
-        """An answer that is one call of one of these tools. Raises InvalidInput."""
-        rules = []
+    def call(
+        self, form: Format, tools: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None = None
+    ) -> GrammarGuide:
+        """An answer that is one call of one of these tools, or JSON of ``schema``. Raises InvalidInput."""
+        rules = [] if schema is None else [_json(schema)]
         for tool in tools:
             function = tool["function"]
             schema = function.get("parameters") or {"type": "object", "properties": {}}
-            opening = self._text(form.opening + function["name"] + form.middle)
+            name = json.dumps(function["name"], ensure_ascii=False)[1:-1]
+            opening = self._text(form.opening + name + form.middle)
             rules.append(" ".join([*opening, _json(schema), *self._text(form.named(uuid4().hex[:9]))]))
         return self._guide("start: " + "\n     | ".join(rules))
 
@@ -101,7 +104,30 @@ class GrammarGuide:
 def _json(schema: Mapping[str, Any]) -> str:
     # White space between tokens would let a weak model go on with it for ever.
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return "%json " + json.dumps({**_closed(schema), "x-guidance": options})
+    closed = schema if _joins(schema) else _closed(schema)
+    return "%json " + json.dumps({**closed, "x-guidance": options})
+
+
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_LISTED = ("items", "prefixItems", "additionalProperties", "allOf", "anyOf", "oneOf")
+"""Keys of a schema that hold schemas, by name, and one or a list of them. All else is data to it."""
+
+
+def _within(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for key in _NAMED:
+        if isinstance(named := schema.get(key), Mapping):
+            yield from named.values()
+    for key in _LISTED:
+        yield from found if isinstance(found := schema.get(key), list) else [found]
+
+
+def _joins(schema: Any) -> bool:
+    """Whether an object has to be of several schemas at once somewhere: each describes some of its
+    properties, and none may forbid the others'."""
+    if not isinstance(schema, Mapping):
+        return False
+    parts = sum(key in schema for key in ("properties", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"))
+    return parts + len(schema.get("allOf", ())) > 1 or any(map(_joins, _within(schema)))
 
 
 def _closed(schema: Any) -> Any:
@@ -110,7 +136,11 @@ def _closed(schema: Any) -> Any:
         return [_closed(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
+    closed = dict(schema)
+    for key in _NAMED:
+        if isinstance(named := schema.get(key), Mapping):
+            closed[key] = {name: _closed(value) for name, value in named.items()}
+    closed.update({key: _closed(schema[key]) for key in _LISTED if key in schema})
     if isinstance(schema.get("properties"), Mapping):
         closed.setdefault("additionalProperties", False)
     return closed

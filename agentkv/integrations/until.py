@@ -9,11 +9,12 @@ class Until:
     """Follows an answer piece by piece.
 
     stops: texts that end it and are no part of it. triggers: texts behind which everything is held back, to
-    be read as a whole.
+    be read as a whole. first: whether a trigger counts only where the answer begins with it.
     """
 
-    def __init__(self, stops: Sequence[str], triggers: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], triggers: Sequence[str], first: bool = False) -> None:
         self.stops, self.triggers = [s for s in stops if s], [t for t in triggers if t]
+        self.first = first
         self.raw = ""
         """All that was said, a stop and what the model said behind it left out."""
         self._passed = 0
@@ -27,6 +28,8 @@ class Until:
         if self.held:
             return ""
         found = min((i for t in self.triggers if (i := self.raw.find(t, self._passed)) >= 0), default=-1)
+        if found >= 0 and self.first and self.raw[:found].strip():
+            self.triggers, found = [], -1  # the answer began with something else
         if found >= 0:
             self.held = True
             return self._upto(found)

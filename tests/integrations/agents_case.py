@@ -36,6 +36,23 @@ HIDDEN = 32
 THREAD: Any = {"configurable": {"thread_id": "t"}}
 LOOK: Any = {"messages": [HumanMessage("Look around the house, room by room.")]}
 
+LLAMA = """\
+{{- '<|im_start|>system\\nToday is ' + (date or '1 May') + '.\\n' }}
+{%- if tools %}{%- for t in tools %}{{- (t | tojson(indent=4)) + '\\n\\n' }}{%- endfor %}{%- endif %}
+{%- if messages[0].role == 'system' %}
+{{- messages[0].content | trim }}{%- set messages = messages[1:] %}
+{%- endif %}
+{{- '<|im_end|>' }}
+{%- for m in messages %}
+{%- if m.tool_calls %}
+{{- '<|im_start|>assistant\\n{"name": "' + m.tool_calls[0].function.name + '", "parameters": ' }}
+{{- (m.tool_calls[0].function.arguments | tojson) + '}<|im_end|>' }}
+{%- elif m.role == 'tool' %}{{- '<|im_start|>ipython\\n' + (m.content | tojson) + '<|im_end|>' }}
+{%- else %}{{- '<|im_start|>' + m.role + '\\n' + (m.content | trim) + '<|im_end|>' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+"""As Llama 3 writes: a date and the tools in front, contents trimmed, results of tools quoted, bare calls."""
+
 FREE = "*"
 """A script's word for: let the model itself say something."""
 

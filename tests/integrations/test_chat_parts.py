@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from agentkv_orchestrator.policy import Policy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
@@ -36,28 +36,11 @@ from agentkv.integrations.until import Until
 from agentkv.media import Tokens
 from agentkv.showing import Message
 from agentkv.testing import recording_engine
+from tests.integrations.agents_case import LLAMA, picture, tokenizer
 from tests.integrations.agents_case import engine as tiny_engine
-from tests.integrations.agents_case import picture
 
 if TYPE_CHECKING:
     from agentkv.models.hf import LoadedModel
-
-LLAMA = """\
-{{- '<|im_start|>system\\nToday is ' + (date or '1 May') + '.\\n' }}
-{%- if tools %}{%- for t in tools %}{{- (t | tojson(indent=4)) + '\\n\\n' }}{%- endfor %}{%- endif %}
-{%- if messages[0].role == 'system' %}
-{{- messages[0].content | trim }}{%- set messages = messages[1:] %}
-{%- endif %}
-{{- '<|im_end|>' }}
-{%- for m in messages %}
-{%- if m.tool_calls %}
-{{- '<|im_start|>assistant\\n{"name": "' + m.tool_calls[0].function.name + '", "parameters": ' }}
-{{- (m.tool_calls[0].function.arguments | tojson) + '}<|im_end|>' }}
-{%- elif m.role == 'tool' %}{{- '<|im_start|>ipython\\n' + (m.content | tojson) + '<|im_end|>' }}
-{%- else %}{{- '<|im_start|>' + m.role + '\\n' + (m.content | trim) + '<|im_end|>' }}{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
-"""As Llama 3 writes: a date and the tools in front, contents trimmed, results of tools quoted, bare calls."""
 
 REASONING = """\
 {%- for m in messages %}
@@ -69,6 +52,17 @@ REASONING = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 """As Qwen 3 writes: the reasoning of earlier turns is dropped."""
+
+MERGING = HERMES.replace(
+    """{{- '<|im_start|>user\\n<tool_response>""",
+    """{{- '<|im_start|>user' if loop.first or messages[loop.index0 - 1].role != 'tool' else '' }}
+{{- '\\n<tool_response>""",
+).replace(
+    """</tool_response><|im_end|>\\n' }}""",
+    """</tool_response>' }}
+{{- '<|im_end|>\\n' if loop.last or messages[loop.index0 + 1].role != 'tool' else '' }}""",
+)
+"""As Qwen writes: results of tools that follow one another are one message."""
 
 BARE = """\
 {%- for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{%- endfor %}
@@ -123,6 +117,49 @@ def test_stretches_are_the_prompt(embedded: LoadedModel, source: str | None, too
             assert "hi" in stretch.text
     schemas = [s.text.strip() for s in found if s.turn is None and s.text.startswith("{")]
     assert [json.loads(text) for text in schemas] == tools
+
+
+SHORT = st.sampled_from(["a", "s", "im", "end", "user", "assistant", "|", "look", "Paris", "12", "1", "<|im"])
+ROLES = st.sampled_from([HumanMessage, AIMessage, "calls"])
+
+
+@settings(deadline=None)  # the tokenizer is loaded at the first
+@given(st.lists(st.tuples(ROLES, SHORT), min_size=1, max_size=6))
+def test_short_messages_stand_in_their_own_stretches(said: list[tuple[Any, str]]) -> None:
+    """However much of the template, or of the calls in front of them, reads as they do."""
+    template, messages = ChatTemplate(tokenizer(), HERMES), list[BaseMessage]()
+    for role, text in said:
+        if role == "calls":
+            calls = [{"name": "look", "args": {"where": text}, "id": c} for c in "12"]
+            messages += [AIMessage("", tool_calls=calls), *(ToolMessage(text, tool_call_id=c) for c in "12")]
+        else:
+            messages.append(role(text))
+    turns = turns_of(messages)
+    alone = [template.text([turn.fields]) for turn in turns]
+    assert [s.text for s in template.stretches(turns, [], answer=False)] == alone
+
+
+@pytest.mark.parametrize("source", [HERMES, MERGING, LLAMA])
+def test_a_result_that_echoes_its_call_is_found_behind_it(embedded: LoadedModel, source: str) -> None:
+    """What is said of a message holds for its own stretch, and no special token is cut."""
+    template = ChatTemplate(embedded.tokenizer, source)
+    calls = [{"name": "look", "args": {"where": where}, "id": where} for where in ("Paris", "Rome")]
+    results = [ToolMessage(where, tool_call_id=where) for where in ("Paris", "Rome")]
+    turns = turns_of([TALK[1], AIMessage("", tool_calls=calls), *results, HumanMessage("a")])
+    found = template.stretches(turns, [], answer=True)
+    texts = {s.turn: s.text for s in found}
+    assert '"Paris"' in texts[1]
+    assert '"Rome"' in texts[1] or source is LLAMA  # which writes one call
+    assert "Paris" in texts[2]
+    assert "look" not in texts[2]
+    assert "Rome" in texts[3]
+    assert texts[4] == template.text([{"role": "user", "content": "a"}])[-len(texts[4]) :]
+    whole, parts = (
+        embedded.tokenizer("".join(s.text for s in found)),
+        [embedded.tokenizer(s.text) for s in found],
+    )
+    if source is not MERGING:  # which tells results apart by text alone
+        assert whole["input_ids"] == [token for part in parts for token in part["input_ids"]]
 
 
 def test_a_tokenizer_that_writes_prompts_its_own_way_is_asked(embedded: LoadedModel) -> None:
