@@ -99,10 +99,11 @@ class Request(BaseModel):
 
 
 class Answering:
-    """One answer under way."""
+    """One answer under way. whole: its text in one chunk, as LangChain's chunks take their time."""
 
-    def __init__(self, model: ChatAgentKV, request: Request) -> None:
+    def __init__(self, model: ChatAgentKV, request: Request, whole: bool = False) -> None:
         self.model, self.request, self.start = model, request, time.perf_counter()
+        self.whole = whole
         self.prompt_ms = self.ttft_ms = 0.0
         self.guide: _Followed | None = None
 
@@ -118,17 +119,21 @@ class Answering:
         with model.threads.lease(*place, messages, policy) as lease:
             window = lease.window
             known = {uid for entry in window.content.known() for uid, _ in entry.parts}
-            until = Until(request.stop, triggers, first=self._first(triggers))
+            until, text = Until(request.stop, triggers, first=self._first(triggers)), ""
             pieces = window.stream(messages, marks=model.template.marks, guide=self.guide, **self._sampling())
             try:
                 for piece in pieces:
                     self.ttft_ms = self.ttft_ms or self._since_start()
-                    if text := until.push(piece):
+                    text += until.push(piece)
+                    if text and not self.whole:
                         yield _chunk(text)
+                        text = ""
                     if until.stopped:
                         break
             finally:
                 pieces.close()
+            if text:
+                yield _chunk(text)
             yield from self._rest(lease, until, known)
 
     def _triggers(self) -> list[str]:

@@ -241,7 +241,7 @@ class ChatAgentKV(Called):
         **kwargs: Any,
     ) -> ChatResult:
         request = self._request(messages, stop, kwargs)
-        return _whole(list(self._answer(request)))
+        return _whole(list(self._answer(request, whole=True)))
 
     def _stream(
         self,
@@ -283,10 +283,10 @@ class ChatAgentKV(Called):
         finally:
             await run(worker, pieces.close)
 
-    def _answer(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
+    def _answer(self, request: Request, whole: bool = False) -> Generator[ChatGenerationChunk, None, None]:
         with _BUILDING:
             _ = self.prompts, self.threads
-        return Answering(self, request).chunks()
+        return Answering(self, request, whole).chunks()
 
 
 def _whole(chunks: Sequence[ChatGenerationChunk]) -> ChatResult:

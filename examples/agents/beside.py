@@ -80,9 +80,9 @@ class MeasuredChat(ChatAgentKV):
     def turns(self) -> list[Turn]:
         return self._turns
 
-    def _answer(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
+    def _answer(self, request: Request, whole: bool = False) -> Generator[ChatGenerationChunk, None, None]:
         message: Any = None
-        for chunk in super()._answer(request):
+        for chunk in super()._answer(request, whole):
             message = chunk.message
             yield chunk
         self._turns.append(self._measured(message))
