@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from agentkv_orchestrator.check import check
 from agentkv_orchestrator.diff import Wanted
 from agentkv_orchestrator.errors import CapacityError
-from agentkv_orchestrator.placement import arrangement
+from agentkv_orchestrator.placement import arranged
 from agentkv_orchestrator.plan import Plan, Stash
-from agentkv_orchestrator.planner import after, make_plan
+from agentkv_orchestrator.planner import after
 from agentkv_orchestrator.residency import Context, FrozenResidency
 from agentkv_orchestrator.window import Frame, WindowGraph
 
@@ -32,8 +32,7 @@ def planned(window: Window, held: FrozenResidency, headroom: int) -> tuple[Plan,
     rows = window.engine.layout.max_positions
     given = (held, window.engine.costs, window.policy, frame(window), rows, headroom)
     try:
-        wanted, draft = arrangement(window.graph, window.content.wanted(), *given)
-        return draft.plan() if draft is not None else make_plan(window.graph, wanted, *given), wanted
+        return arranged(window.graph, window.content.wanted(), *given)
     except CapacityError as error:
         raise TooLong(error.got, error.expected, error.do) from error
 

@@ -17,7 +17,6 @@ from agentkv_orchestrator.explain import Format, Names, explain
 from agentkv_orchestrator.files import read_names, read_residency, read_wanted
 from agentkv_orchestrator.placement import arranged
 from agentkv_orchestrator.plan import Plan
-from agentkv_orchestrator.planner import make_plan
 from agentkv_orchestrator.policy import Policy, PolicyName
 from agentkv_orchestrator.residency import FrozenResidency
 from agentkv_orchestrator.window import Frame, WindowGraph
@@ -48,8 +47,7 @@ def plan_files(
     held = read(residency, read_residency) if residency else FrozenResidency()
     table = _costs(costs)
     frame, most = room(graph, wanted, max_rows, capacity)
-    wanted = arranged(graph, wanted, held, table, policy, frame, most)
-    plan = make_plan(graph, wanted, held, table, policy, frame, most)
+    plan, wanted = arranged(graph, wanted, held, table, policy, frame, most)
     check(plan, graph, wanted, held, most)
     return with_bring_back(plan, graph, wanted, held, table, policy, most)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from .cost import CostTable
 from .diff import Wanted
 from .lineage import EMPTY, Lineage
+from .plan import Plan
 from .planner import Draft, draft
 from .policy import Policy
 from .residency import Residency
@@ -54,14 +55,6 @@ class _Priced(NamedTuple):
     draft: Draft
 
 
-class Arrangement(NamedTuple):
-    """A wanted window in a chosen order."""
-
-    wanted: list[Wanted]
-    draft: Draft | None
-    """Of its plan, where that had to be made to choose the order."""
-
-
 def arranged(
     graph: WindowGraph,
     wanted: Sequence[Wanted],
@@ -71,28 +64,15 @@ def arranged(
     frame: Frame,
     max_rows: int,
     headroom: int = 0,
-) -> list[Wanted]:
-    """The window of `arrangement`."""
-    return arrangement(graph, wanted, residency, costs, policy, frame, max_rows, headroom).wanted
-
-
-def arrangement(
-    graph: WindowGraph,
-    wanted: Sequence[Wanted],
-    residency: Residency,
-    costs: CostTable,
-    policy: Policy,
-    frame: Frame,
-    max_rows: int,
-    headroom: int = 0,
-) -> Arrangement:
-    """`wanted` with its order-free messages in the order whose plan takes least time.
+) -> tuple[Plan, list[Wanted]]:
+    """`wanted` with its order-free messages in the order whose plan takes least time, behind that plan.
 
     A message changes places with order-free neighbours only: nothing passes a message whose place was chosen,
-    nor a pinned one. The plan of the result takes no longer than that of `wanted` as it came. The other
-    arguments, and the errors, are those of `make_plan`.
+    nor a pinned one. The plan takes no longer than that of `wanted` as it came. The other arguments, and the
+    errors, are those of `make_plan`.
     """
-    found, drafted = list(wanted), None
+    found = list(wanted)
+    drafted: Draft | None = None
     settings = (residency, costs, policy, frame, max_rows, headroom)
     for run in _runs(wanted):
         front = EMPTY.extended(w.chunk.id for w in found[: run.first])
@@ -104,7 +84,8 @@ def arrangement(
             drafts = partial(_draft, graph, found, run, settings)
             best, drafted = _climbed(orders, drafts, 0 if standing else _EFFORT // len(wanted))
         found = run.window(found, best)
-    return Arrangement(found, drafted)
+    drafted = drafted or draft(graph, found, *settings)
+    return drafted.plan(), found
 
 
 def _standing(graph: WindowGraph, units: Order) -> Order | None:

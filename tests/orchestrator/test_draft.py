@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from agentkv_orchestrator.cost import CostTable
-from agentkv_orchestrator.placement import arrangement
+from agentkv_orchestrator.placement import arranged
 from agentkv_orchestrator.plan import Keep
 from agentkv_orchestrator.planner import Draft, draft, make_plan
 from agentkv_orchestrator.policy import Policy
@@ -55,10 +55,9 @@ def test_what_placement_drafted_is_the_plan_of_its_order(script: list, policy: P
             session.go(wanted, policy)
     free = [session.place(f"doc{i}", 20 + 7 * i).model_copy(update={"order_free": i}) for i in order]
     others = given_to_plans(session, policy)
-    found = arrangement(session.graph, [*session.wanted, *free], *others)
-    assert found.draft is not None
-    assert found.draft.plan() == make_plan(session.graph, found.wanted, *others)
-    assert found.draft.ms <= drafted(session, [*session.wanted, *free], policy).ms
+    plan, wanted = arranged(session.graph, [*session.wanted, *free], *others)
+    assert plan == make_plan(session.graph, wanted, *others)
+    assert plan.predicted_ms <= drafted(session, [*session.wanted, *free], policy).ms
 
 
 def test_an_op_is_made_of_its_fields_by_name_and_stays_as_it_is() -> None:

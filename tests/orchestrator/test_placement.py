@@ -32,7 +32,8 @@ def asked(session: Session, *said: str) -> list[Wanted]:
 
 def placed(session: Session, wanted: Sequence[Wanted], policy: str | Policy = "balanced") -> list[Wanted]:
     held, rows = session.machine.store.residency(), session.max_rows
-    return arranged(session.graph, wanted, held, session.costs, Policy.parse(policy), session.frame, rows)
+    given = (held, session.costs, Policy.parse(policy), session.frame, rows)
+    return arranged(session.graph, wanted, *given)[1]
 
 
 def names(wanted: Sequence[Wanted]) -> str:

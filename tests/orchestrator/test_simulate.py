@@ -6,7 +6,7 @@ import pytest
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.errors import PlanError, PolicyError
 from agentkv_orchestrator.eviction import LRU
-from agentkv_orchestrator.planner import make_plan
+from agentkv_orchestrator.placement import arranged
 from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.simulate import ARMS, Options, Report, simulate
 from agentkv_orchestrator.simulation import session as session_module
@@ -216,7 +216,7 @@ def test_the_short_cut_for_growing_windows_changes_nothing(name: str, policy: st
 def test_a_growing_window_makes_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the turns that start it anew: that is what makes a million events a matter of seconds."""
     made, plans = generate("compaction", 150, seed=1), []
-    monkeypatch.setattr(session_module, "make_plan", lambda *given: plans.append(1) or make_plan(*given))
+    monkeypatch.setattr(session_module, "arranged", lambda *given: plans.append(1) or arranged(*given))
     arm(made, "agentkv balanced")
     summaries = {m.id for turn in made.turns for m in turn.messages if m.kind == "summary"}
     assert len(plans) == 1 + len(summaries)

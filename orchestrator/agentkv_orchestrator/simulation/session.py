@@ -8,7 +8,7 @@ from ..chunks import Chunk
 from ..cost import CostTable
 from ..diff import Wanted
 from ..match import match
-from ..placement import arrangement
+from ..placement import arranged
 from ..plan import Stash
 from ..planner import after, make_plan
 from ..policy import Policy
@@ -88,10 +88,10 @@ class Session:
 
     def _edit(self, wanted: list[Wanted]) -> float:
         """Plan the turn and obey the plan; its KL."""
-        found = None
         if self._place:
-            wanted, found = arrangement(self.graph, wanted, *self._given())
-        plan = found.plan() if found is not None else make_plan(self.graph, wanted, *self._given())
+            plan, wanted = arranged(self.graph, wanted, *self._given())
+        else:
+            plan = make_plan(self.graph, wanted, *self._given())
         before, self.graph = self.graph, after(self.graph, plan, wanted, self._shelf)
         self._shelf.obey(plan, before)
         self._account.add(plan)
