@@ -17,6 +17,7 @@ import numpy as np
 from agentkv_orchestrator.match import match
 
 from agentkv import rules
+from agentkv.errors import InvalidInput
 from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import Ids
 from agentkv.media import Tokens
@@ -83,6 +84,12 @@ def shown(window: Edits, messages: Sequence[Message], known: Known) -> tuple[Con
 
 
 def _checked(window: Edits, messages: Sequence[Message]) -> None:
+    if not isinstance(messages, Sequence) or not all(isinstance(m, Message) for m in messages):
+        raise InvalidInput(
+            got=f"{type(messages).__name__} {str(messages)[:60]!r}",
+            expected="a list of agentkv.showing.Message, or text where a question is asked",
+            do="pass a str for one user's message",
+        )
     for message in messages:
         rules.kind(message.kind)
         if message.order_free:

@@ -120,6 +120,7 @@ def test_the_list_says_what_is_pinned() -> None:
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
+        (["w3"], InvalidInput),
         ([Message((), "note")], EmptyChunk),
         ([message(np.empty(0, dtype=np.int64))], EmptyChunk),
         ([message(np.array([10**6]))], InvalidInput),

@@ -124,6 +124,7 @@ BAD: dict[str, tuple[type[Exception], Callable[[Rig, Window], object]]] = {
         lambda r, w: w.generate(words(100), max_new_tokens=41),
     ),
     "an empty prompt": (EmptyChunk, lambda r, w: w.generate("")),
+    "a prompt that is a number": (InvalidInput, lambda r, w: w.generate(3)),  # type: ignore[arg-type]
     "a prompt of bytes": (InvalidInput, lambda r, w: w.generate(b"w3")),  # type: ignore[arg-type]
     "a longer window than there are positions": (TooLong, lambda r, w: r.engine.window(max_tokens=4097)),
     "a window of less than nothing": (TooLong, lambda r, w: r.engine.window(max_tokens=-1)),
