@@ -19,6 +19,7 @@ from agentkv.cache import Run
 from agentkv.errors import EmptyChunk
 from agentkv.handles import Entry, Handle, Unanswered, words
 from agentkv.inputs import Ids, Marks, marker_ids
+from agentkv.replacing import whole_or_unchanged
 from agentkv.sampling import Guide, Sampling
 from agentkv.showing import Message
 from agentkv.undo import recorded
@@ -94,9 +95,8 @@ class _Decoding:
         """Commit the prompt and the head of the answer in one plan; logits ``[1, vocab]`` of the last
         token."""
         window = self.window
-        before = window.graph, window.content, window.committed, window.past
         room = len(self.head) + self.sampling.max_new_tokens + len(self.tail)
-        try:
+        with whole_or_unchanged(window):
             if isinstance(prompt, str):
                 window.append(prompt, kind="user")
             elif prompt is not None:
@@ -108,9 +108,6 @@ class _Decoding:
                 )
             if len(self.head):
                 window.append_ids(self.head, kind="assistant")
-        except BaseException:
-            window.graph, window.content, window.committed, window.past = before
-            raise
         past, known = window.past, window.committed
         window.commit(headroom=room - len(self.head), keep=1)  # the head is in the window by now
         if len(self.head):  # no revision of its own

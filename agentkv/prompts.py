@@ -17,7 +17,7 @@ from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import SINK_TOKENS, Ids
 from agentkv.media import Tokens
 from agentkv.parts import take_along
-from agentkv.replacing import Parts, divided
+from agentkv.replacing import Parts, divided, whole_or_unchanged
 
 if TYPE_CHECKING:
     from agentkv.edits import Edits
@@ -29,12 +29,8 @@ Shown = tuple[Content, tuple[Handle, ...]]
 def prompted(window: Edits, ids: Ids, boundaries: Iterable[int], kind: str) -> Shown:
     """The content of ``window`` once it holds this prompt, and a handle for each of its messages."""
     ids, edges = _opened(window, ids, boundaries)
-    before = window.graph, window.content, window.committed, window.past
-    try:
+    with whole_or_unchanged(window):
         return _placed(window, ids, edges, kind)
-    except BaseException:
-        window.graph, window.content, window.committed, window.past = before  # chunks were divided
-        raise
 
 
 def _placed(window: Edits, ids: Ids, edges: Sequence[int], kind: str) -> Shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,17 @@ Parts = tuple[tuple[int, Chunk], ...]
 
 SHORTEST = 8
 """Tokens that must agree in a row to be worth a chunk of their own inside a changed stretch."""
+
+
+@contextmanager
+def whole_or_unchanged(window: Edits) -> Iterator[None]:
+    """An edit that is given up leaves the window as it was, though placements were divided for it."""
+    before = window.graph, window.content, window.committed, window.past
+    try:
+        yield
+    except BaseException:
+        window.graph, window.content, window.committed, window.past = before
+        raise
 
 
 class Block(NamedTuple):

@@ -21,7 +21,7 @@ from agentkv.errors import InvalidInput
 from agentkv.handles import Content, Entry, Handle, renumbered, words
 from agentkv.inputs import Ids
 from agentkv.media import Tokens
-from agentkv.replacing import SHORTEST, replaced
+from agentkv.replacing import SHORTEST, replaced, whole_or_unchanged
 
 if TYPE_CHECKING:
     from agentkv.edits import Edits
@@ -70,12 +70,8 @@ def shown(window: Edits, messages: Sequence[Message], known: Known) -> tuple[Con
     for entry in window.content.known():
         if entry.handle.id not in known:
             known[entry.handle.id] = (_said(window, entry), "")
-    before = window.graph, window.content, window.committed, window.past
-    try:
+    with whole_or_unchanged(window):
         entries = _entries(window, messages, known)
-    except BaseException:
-        window.graph, window.content, window.committed, window.past = before  # chunks were divided
-        raise
     for message, entry in zip(messages, entries, strict=True):
         known[entry.handle.id] = (message.key, message.label)
     handles = tuple(entry.handle for entry in entries)

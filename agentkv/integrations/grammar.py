@@ -47,10 +47,10 @@ class Grammars:
         rules = [] if schema is None else [_json(schema)]
         for tool in tools:
             function = tool["function"]
-            schema = function.get("parameters") or {"type": "object", "properties": {}}
+            given = function.get("parameters") or {"type": "object", "properties": {}}
             name = json.dumps(function["name"], ensure_ascii=False)[1:-1]
             opening = self._text(form.opening + name + form.middle)
-            rules.append(" ".join([*opening, _json(schema), *self._text(form.named(uuid4().hex[:9]))]))
+            rules.append(" ".join([*opening, _json(given), *self._text(form.named(uuid4().hex[:9]))]))
         return self._guide("start: " + "\n     | ".join(rules))
 
     @cached_property

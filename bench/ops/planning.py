@@ -20,6 +20,8 @@ from agentkv_orchestrator.policy import Policy
 from agentkv_orchestrator.residency import Context, FrozenResidency, Resident
 from agentkv_orchestrator.window import Frame, WindowGraph
 
+from bench.timing import alternate
+
 CHUNKS = (200, 2000)
 TOKENS = 128
 """Of a chunk, what content-defined cutting aims at."""
@@ -183,16 +185,8 @@ def _row(edit: Edit, chunks: int, rounds: int, hardware: str) -> dict[str, Any]:
         correct = [p.uid for p in case.after().placements] == [w.uid for w in case.wanted]
     except PlanError:
         correct = False
-    times = {f"{work.__name__}_ms": _least(work, 3 * rounds) for work in (case.plan, case.check, case.after)}
+    works: dict[str, Callable[[], object]] = {"plan": case.plan, "check": case.check, "after": case.after}
+    # The least: what other processes do to a core, caches included, only adds to it.
+    laps = alternate(works, 3 * rounds, clock=time.process_time)
+    times = {f"{work}_ms": round(min(each), 3) for work, each in laps.items()}
     return {"op": edit.__name__, "chunks": chunks, **times, "correct": correct, "hardware": hardware}
-
-
-def _least(work: Callable[[], object], laps: int) -> float:
-    """The least of several laps: what other processes do to a core, caches included, only adds to it."""
-
-    def lap() -> float:
-        start = time.process_time()
-        work()
-        return (time.process_time() - start) * 1e3
-
-    return round(min(lap() for _ in range(laps)), 3)

@@ -24,7 +24,7 @@ from .policy import Policy
 from .residency import Residency
 from .site import Candidate, Scene, Site, worth_storing
 from .window import Frame, Placement, WindowGraph
-from .writing import evictions, in_order, placing, stashes, written
+from .writing import Steps, evictions, in_order, placing, stashes, written
 
 __all__ = ["Draft", "after", "draft", "make_plan"]
 
@@ -34,30 +34,25 @@ class Draft(NamedTuple):
 
     graph: WindowGraph
     wanted: Sequence[Wanted]
-    costs: CostTable
     policy: Policy
     frame: Frame
     options: list[list[Candidate]]
     chosen: list[Candidate]
     starts: Starts
-    lost: list[Placement]
-    """KV that this destroys and is worth storing."""
+    steps: Steps
+    """What is chosen, in the order it runs."""
+    stashes: list[Stash]
 
     @property
     def ms(self) -> float:
         """What the plan will predict."""
-        steps = in_order(self.wanted, self.chosen, self.starts)
-        return round(sum([op.ms for op in self._stashes()] + [step.ms for _, step in steps]), 4)
+        return round(sum([op.ms for op in self.stashes] + [step.ms for _, step in self.steps]), 4)
 
     def plan(self) -> Plan:
-        steps = in_order(self.wanted, self.chosen, self.starts)
         owed = self.starts.besides(self.chosen)
-        ops = placing(steps, self.wanted, self.chosen, self.options, self.policy, owed)
-        every: list[Op] = [*self._stashes(), *evictions(self.graph, self.wanted), *ops]
+        ops = placing(self.steps, self.wanted, self.chosen, self.options, self.policy, owed)
+        every: list[Op] = [*self.stashes, *evictions(self.graph, self.wanted), *ops]
         return written(every, self.frame, self.policy, self.graph)
-
-    def _stashes(self) -> Iterator[Stash]:
-        return stashes(self.lost, self.costs)
 
 
 def make_plan(
@@ -95,8 +90,9 @@ def draft(
     starts = _starts(options, costs)
     chosen = choose(sites, options, policy, starts, _shares(sites))
     survive = {w.uid for w, candidate in zip(wanted, chosen, strict=True) if candidate.survives}
-    lost = list(_lost(graph, survive, residency)) if policy.stash else []
-    return Draft(graph, wanted, costs, policy, layout.frame, options, chosen, starts, lost)
+    stashed = list(stashes(_lost(graph, survive, residency), costs)) if policy.stash else []
+    steps = in_order(wanted, chosen, starts)
+    return Draft(graph, wanted, policy, layout.frame, options, chosen, starts, steps, stashed)
 
 
 def _sites(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.orchestrator.fake_machine import Session
-from tests.orchestrator.test_random_edits import edited
+from tests.orchestrator.test_random_edits import asked, edited
 from tests.strategies import COSTS, MENDING, edits, policies
 
 
@@ -33,16 +33,11 @@ def drafted(session: Session, wanted: list, policy: Policy) -> Draft:
 def test_its_price_is_what_the_written_plan_predicts(script: list, policy: Policy, costs: CostTable) -> None:
     session = Session(max_rows=300)
     session.costs = costs
-    for edit, which, where in script:
-        if edit == "settle":
-            session.settle()
-            continue
-        wanted = edited(session, edit, which, where)
-        if sum(w.chunk.length for w in wanted) <= session.max_rows:
-            found = drafted(session, wanted, policy)
-            plan = session.go(wanted, policy)
-            assert found.ms == plan.predicted_ms
-            assert found.plan() == plan
+    for wanted in asked(session, script):
+        found = drafted(session, wanted, policy)
+        plan = session.go(wanted, policy)
+        assert found.ms == plan.predicted_ms
+        assert found.plan() == plan
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from agentkv_orchestrator.cost import CostTable
 from agentkv_orchestrator.plan import Keep, Plan, Prefill
@@ -42,16 +44,19 @@ def edited(session: Session, edit: str, which: int, where: int) -> list:
     return wanted
 
 
-def play(session: Session, script: list[tuple[str, int, int]], policy: Policy) -> list[Plan]:
-    plans = []
+def asked(session: Session, script: list[tuple[str, int, int]]) -> Iterator[list]:
+    """The windows that a script asks for, one after another, as far as there are rows for them."""
     for edit, which, where in script:
         if edit == "settle":
             session.settle()
             continue
         wanted = edited(session, edit, which, where)
         if sum(w.chunk.length for w in wanted) <= session.max_rows:
-            plans.append(session.go(wanted, policy))
-    return plans
+            yield wanted
+
+
+def play(session: Session, script: list[tuple[str, int, int]], policy: Policy) -> list[Plan]:
+    return [session.go(wanted, policy) for wanted in asked(session, script)]
 
 
 @settings(max_examples=150, deadline=None)

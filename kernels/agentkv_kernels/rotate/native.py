@@ -30,11 +30,6 @@ def fits(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in _TYPES and x.stride(-1) == 1
 
 
-def compile_for(dtype: torch.dtype) -> None:
-    """Have the loop for `dtype` at hand."""
-    _loop(dtype)
-
-
 def turn(x: Tensor, rope: Rope, out: Tensor) -> None:
     """out[l, t] = R(δ_t) x[l, t], on `torch.get_num_threads()` threads.
 
@@ -54,7 +49,7 @@ def turn(x: Tensor, rope: Rope, out: Tensor) -> None:
     rows = layers * tokens
     parts = max(1, min(torch.get_num_threads(), x.nbytes // PART_BYTES, rows))
     bounds = [rows * part // parts for part in range(parts + 1)]
-    loop = _loop(x.dtype)
+    loop = compile_for(x.dtype)
     others = [
         _pool(os.getpid()).submit(loop, *arguments, *bounds[part : part + 2]) for part in range(1, parts)
     ]
@@ -75,7 +70,7 @@ def _pool(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="agentkv-rotate")
 
 
-def _loop(dtype: torch.dtype) -> Callable[..., None]:
+def compile_for(dtype: torch.dtype) -> Callable[..., None]:
     """`_turn_rows` for `dtype`; who comes while it is being compiled waits for it."""
     with _COMPILING:
         return _compiled(dtype)

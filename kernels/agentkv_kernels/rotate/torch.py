@@ -44,9 +44,8 @@ def prepare(dtype: torch.dtype) -> None:
 
     loader = Thread(target=load, name="agentkv-rotate-load")  # an exit waits for it
     loader.start()
-    os.register_at_fork(
-        before=loader.join
-    )  # a fork would inherit the locks that it holds, and not the thread
+    # A fork would inherit the locks that it holds, and not the thread.
+    os.register_at_fork(before=loader.join)
 
 
 def arithmetic(dtype: torch.dtype) -> torch.dtype:
